@@ -1,0 +1,37 @@
+# make demo   install into .venv and run the main job on built-in data
+# make test   install and run every check
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check fast bench clean
+.DEFAULT_GOAL := test
+
+.venv/product: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e .
+	touch $@
+
+.venv/developer: .venv/product
+	$(PIP) -e ".[test]"
+	touch $@
+
+demo: .venv/product
+	$(BIN)/sightline demo
+
+check: .venv/developer
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+fast: .venv/developer  ## the tests without the slow ones
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+bench: .venv/developer
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache

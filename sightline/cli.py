@@ -1,0 +1,84 @@
+"""The command line: few verbs, each a thin call of one public function."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import sightline as sl
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(sl.__version__, prog_name="sightline")
+def cli() -> None:
+    """Train vision models, and see what they see."""
+
+
+def verb(function: Callable[..., Any]) -> click.Command:
+    """A command with `--json`: the function returns plain data, and `show` prints it either way."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
+    return cli.command()(as_json(function))
+
+
+def show(data: Any, as_json: bool, title: str = "") -> None:
+    """Print rows (a list of dicts) as a table, or one dict as a list of names and values."""
+    if as_json:
+        click.echo(json.dumps(data, default=plain))
+        return
+    rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in rows[0] if rows else ():
+        number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(text(value) for value in row.values()))
+    Console().print(table)
+
+
+def text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.4g}"
+        case tuple():
+            return " x ".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. An error the user can mend is one sentence and exit code 2, never a traceback."""
+    try:
+        cli.main(args=None if arguments is None else list(arguments), prog_name="sightline", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit("sightline: stopped.")
+    except BrokenPipeError:
+        sys.exit(0)
+    except (ValueError, FileNotFoundError) as error:
+        click.echo(f"sightline: {' '.join(str(error).split())}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

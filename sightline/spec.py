@@ -1,0 +1,129 @@
+"""Value types that every room shares. No logic beyond saving and loading what they hold."""
+
+import json
+import os
+import tempfile
+import zipfile
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+Interpolation = Literal["bicubic", "bilinear", "nearest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSpec:
+    """What a model wants its pictures to look like; it travels with the weights.
+
+    `fit="crop"` resizes the short side to size / crop and cuts the centre; `fit="squash"` resizes both sides to
+    size and cuts nothing (the evaluation of the ViT and BiT papers).
+
+    >>> ImageSpec(size=(224, 224)).mean
+    (0.5, 0.5, 0.5)
+    """
+
+    size: tuple[int, int]  # height, width
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    crop: float = 1.0
+    fit: Literal["crop", "squash"] = "crop"
+    interpolation: Interpolation = "bicubic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What a model says about a batch of pictures, in the same words for every family.
+
+    >>> import torch
+    >>> f = Features(tokens=torch.zeros(2, 6, 8), grid=(2, 3), prefix=torch.zeros(2, 1, 8), pooled=torch.zeros(2, 8))
+    >>> f.map.shape
+    torch.Size([2, 8, 2, 3])
+    """
+
+    tokens: Float[Tensor, "b n d"]  # one per grid cell, in raster order
+    grid: tuple[int, int]  # rows, columns
+    prefix: Float[Tensor, "b p d"]  # class, distillation and register tokens; p may be 0
+    pooled: Float[Tensor, "b e"]  # what the head sees
+
+    @property
+    def map(self) -> Float[Tensor, "b d y x"]:
+        """The tokens as a dense feature map."""
+        return self.tokens.mT.unflatten(2, self.grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Base of everything that a measurement or an analysis returns: data that knows what it is.
+
+    Subclasses add arrays (numpy) and plain values as fields. One `.npz` file holds one result.
+
+    >>> Result(title="nothing", caption="An empty result.").summary()
+    {}
+    """
+
+    title: str
+    caption: str
+    how: dict[str, Any] = field(default_factory=dict)  # how it was computed: n, repeats, token choice, seed ...
+
+    def summary(self) -> dict[str, float]:
+        """The few numbers to quote."""
+        return {}
+
+    def save(self, path: str | Path) -> Path:
+        """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
+        rest = {k: v for k, v in held.items() if k not in arrays}
+        head = json.dumps({"type": type(self).__name__, "version": 1, "values": rest}, default=_plain)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
+            os.replace(partial, path)
+        except BaseException:
+            os.unlink(partial)
+            raise
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Result":
+        """Read what `save` wrote; the type is found by its name among the subclasses of this class."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                held = {k: file[k] for k in file.files}
+            head = json.loads(str(held.pop("__head__")))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
+        kinds = {kind.__name__: kind for kind in _family(cls)}
+        if head["type"] not in kinds:
+            raise ValueError(f"{path} holds a {head['type']}; expected one of {', '.join(sorted(kinds))}.")
+        kind = kinds[head["type"]]
+        return kind(**held, **{k: _tuples(v) for k, v in head["values"].items()})
+
+
+def _family(cls: type[Result]) -> list[type[Result]]:
+    subclasses: list[type[Result]] = cls.__subclasses__()
+    return [cls, *(kind for sub in subclasses for kind in _family(sub))]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "__dataclass_fields__"):
+        return asdict(value)
+    raise TypeError(f"A result holds arrays, numbers, strings, lists and dicts, not {type(value).__name__}.")
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows lists only, results use tuples: what was a tuple comes back as one."""
+    if isinstance(value, list):
+        return tuple(_tuples(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return value
