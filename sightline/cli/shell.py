@@ -1,4 +1,4 @@
-"""The command line: few verbs, each a thin call of one public function."""
+"""What every verb shares: the group, `--json`, tables, and how errors reach the user."""
 
 import json
 import sys
@@ -78,7 +78,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, FileNotFoundError) as error:
         click.echo(f"sightline: {' '.join(str(error).split())}", err=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""The command line: few verbs, each a thin call of one public function. One file per room; importing it adds its verbs."""
+
+from sightline.cli.shell import main
+
+__all__ = ["main"]
