@@ -1,11 +1,35 @@
 """Sightline: train vision models, and see what they see."""
 
+from sightline.models.anatomy import Part, anatomy
+from sightline.models.bit import BiT, BiTConfig
+from sightline.models.build import build, resize
+from sightline.models.hybrid import Hybrid, HybridConfig
+from sightline.models.layers import attention, basic_self_attention
+from sightline.models.taps import paths, record
+from sightline.models.variants import config, names
+from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BiT",
+    "BiTConfig",
     "Features",
+    "Hybrid",
+    "HybridConfig",
     "ImageSpec",
+    "Part",
     "Result",
+    "ViT",
+    "ViTConfig",
+    "anatomy",
+    "attention",
+    "basic_self_attention",
+    "build",
+    "config",
+    "names",
+    "paths",
+    "record",
+    "resize",
 ]

@@ -1,1 +1,1 @@
-"""."""
+"""Numbers out of models: results, no drawing."""

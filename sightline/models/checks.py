@@ -1,0 +1,71 @@
+"""What a model refuses, in sentences that say what to do instead."""
+
+import typing
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Pair = int | tuple[int, int]
+
+
+def pair(value: Pair) -> tuple[int, int]:
+    """Height and width from one number or two."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def choices(config: Any) -> None:
+    """Each field annotated as Literal must hold one of its words."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        options = typing.get_args(hint)
+        value = getattr(config, name)
+        if typing.get_origin(hint) is typing.Literal and value not in options:
+            listed = ", ".join(map(repr, options))
+            raise ValueError(f"{type(config).__name__}.{name} is one of {listed}; got {value!r}.")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Each named field must be a whole number of at least 1 (or a pair of them)."""
+    for name in names:
+        value = getattr(config, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ValueError(f"{type(config).__name__}.{name} must be a whole number of at least 1; got {value!r}.")
+
+
+def fraction(config: Any, *names: str) -> None:
+    """Each named field must lie in [0, 1)."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise ValueError(
+                f"{type(config).__name__}.{name} is a probability in [0, 1); got {getattr(config, name)!r}."
+            )
+
+
+def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
+    """A batch of pictures with the right channels and finite values, on the right device."""
+    if x.ndim != 4 or x.shape[1] != channels:
+        hint = " Add a batch axis with x[None]." if x.ndim == 3 and x.shape[0] == channels else ""
+        if x.ndim == 4 and x.shape[-1] == channels:
+            hint = " The channels come second: x.permute(0, 3, 1, 2)."
+        raise ValueError(f"The model takes (batch, {channels}, height, width); got {tuple(x.shape)}.{hint}")
+    if not x.is_floating_point():
+        raise ValueError(
+            f"The model takes floating-point pixels; got {x.dtype}. Normalise first: (x / 255 - mean) / std."
+        )
+    if _has_values(x, model) and not torch.isfinite(x.detach().sum()):
+        if torch.isfinite(x.detach()).all():  # finite pixels whose sum overflowed
+            return
+        bad = (~torch.isfinite(x.detach())).flatten(1).any(1).nonzero().flatten().tolist()
+        raise ValueError(f"Pictures {bad[:8]} of the batch hold NaN or infinite pixels: mend or drop them first.")
+
+
+def _has_values(x: Tensor, model: nn.Module) -> bool:
+    """Whether the numbers may be looked at: not while tracing, compiling or faking, nor where it stalls training."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) not in (Tensor, nn.Parameter):
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch.func transforms: no public test for it
+        return False
+    if x.device.type == "cpu":
+        return x.numel() > 0
+    return x.device.type != "meta" and not model.training  # on an accelerator the look waits for the queue

@@ -1,0 +1,105 @@
+"""What BiT and the hybrid's backbone have in common: standardised kernels, GroupNorm with ReLU, and little else."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sightline.models.initialise import lecun_normal_
+
+
+class StdConv(nn.Conv2d):
+    """Convolution without bias whose kernel has mean 0 and variance 1 per output channel (weight standardisation).
+
+    The two families add epsilon in different places: BiT to the variance, the hybrid's backbone to the deviation.
+    `same=True` pads as TensorFlow does: asymmetric for stride 2, one more at the bottom and the right.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        out: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        eps: float | None,  # None: plain kernel, for the ablation
+        eps_on: Literal["variance", "deviation"] = "variance",
+        same: bool = False,
+    ):
+        super().__init__(channels, out, kernel, stride=stride, padding=0 if same else kernel // 2, bias=False)
+        self.eps, self.eps_on, self.same = eps, eps_on, same
+
+    def standardised(self) -> Float[Tensor, "o i p q"]:
+        w = self.weight
+        if self.eps is None:
+            return w
+        if self.eps_on == "deviation":
+            var, mean = torch.var_mean(w, dim=(1, 2, 3), keepdim=True, correction=0)
+            return (w - mean) / (var.sqrt() + self.eps)
+        # batch_norm over one "batch" of output channels is this very formula in one fused pass
+        return F.batch_norm(w.reshape(1, len(w), -1), None, None, training=True, eps=self.eps).view_as(w)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
+        if self.same:
+            x = pad_same(x, self.kernel_size[0], self.stride[0])
+        return F.conv2d(x, self.standardised(), None, self.stride, self.padding)
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
+    """TensorFlow's SAME padding: the output has ceil(size / stride) rows and columns."""
+    y, x_ = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[2:])
+    if y == x_ == 0:
+        return x
+    return F.pad(x, (x_ // 2, x_ - x_ // 2, y // 2, y - y // 2), value=value)
+
+
+class NormReLU(nn.Module):
+    """Normalise, then ReLU; one module, so that what is recorded here is what flows on."""
+
+    def __init__(self, channels: int, *, eps: float, kind: Literal["group", "batch"] = "group", relu: bool = True):
+        super().__init__()
+        self.norm = nn.GroupNorm(32, channels, eps=eps) if kind == "group" else nn.BatchNorm2d(channels, eps=eps)
+        self.relu = relu
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        x = self.norm(x)
+        return F.relu(x, inplace=True) if self.relu else x
+
+
+class Stage(nn.Module):
+    """Residual units at one resolution. `recompute` trades time for memory in the backward pass."""
+
+    def __init__(self, units: list[nn.Module]):
+        super().__init__()
+        self.units = nn.ModuleList(units)
+
+    def forward(self, x: Tensor, recompute: bool = False) -> Tensor:
+        for unit in self.units:
+            x = checkpoint(unit, x, use_reentrant=False) if recompute else unit(x)
+        return x
+
+
+def stages(counts: tuple[int, ...], root: int, unit: Callable[[int, int, int], nn.Module]) -> nn.ModuleList:
+    """Stages of `unit(channels, mid, stride)`: widths double from stage to stage, the first unit of each but the first
+    halves the resolution, and each unit puts out four times its middle width."""
+    made, channels = nn.ModuleList(), root
+    for s, count in enumerate(counts):
+        mid = root * 2**s
+        inputs = [channels] + [4 * mid] * (count - 1)
+        made.append(Stage([unit(c, mid, 2 if s and i == 0 else 1) for i, c in enumerate(inputs)]))
+        channels = 4 * mid
+    return made
+
+
+def initialise(model: nn.Module, generator: torch.Generator) -> None:
+    """Kernels LeCun normal (standardised, their scale matters to weight decay only), norms at scale 1 and bias 0."""
+    for module in model.modules():
+        match module:
+            case StdConv():
+                lecun_normal_(module.weight, generator)
+            case nn.GroupNorm() | nn.BatchNorm2d():
+                module.reset_parameters()

@@ -1,0 +1,173 @@
+"""The hybrid (ViT, section 3.1): a ResNet's feature map takes the place of the patches."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sightline.models import checks, convolutions
+from sightline.models.convolutions import NormReLU, StdConv, pad_same, stages
+from sightline.models.taps import Tap
+from sightline.models.vit import ViT, ViTConfig
+from sightline.spec import ImageSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridConfig:
+    """A backbone and the encoder on top. `vit` is written as seen from the pixels: its patch is the total stride.
+
+    Option (i) of the paper keeps stage 4 (`units=(3, 4, 6, 3)`, stride 32); option (ii) moves its units into stage 3
+    (`units=(3, 4, 9)`, stride 16), which gives four times the tokens.
+
+    >>> vit = ViTConfig(width=768, depth=12, heads=12, mlp_width=3072, patch=16)
+    >>> HybridConfig(units=(3, 4, 9), vit=vit).grid
+    (14, 14)
+    """
+
+    vit: ViTConfig
+    units: tuple[int, ...] = (3, 4, 6, 3)  # () is the stem alone
+    width_factor: float = 1.0
+    norm_eps: float = 1e-6
+    standardise_eps: float = 1e-5
+    standardise_eps_on: Literal["variance", "deviation"] = "deviation"  # timm: 1e-8 on the variance
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "units", tuple(self.units))
+        checks.choices(self)
+        checks.positive(self, "units")
+        if 64 * self.width_factor % 32 or self.width_factor <= 0:
+            raise ValueError(f"width_factor is a multiple of 0.5, for 32 groups of channels; got {self.width_factor}.")
+        if any(p % self.backbone_stride for p in checks.pair(self.vit.patch)):
+            raise ValueError(
+                f"The backbone reduces by {self.backbone_stride}, so the hybrid's patch is a multiple of that; "
+                f"got {self.vit.patch}."
+            )
+
+    @property
+    def backbone_stride(self) -> int:
+        """Pixels per cell of the backbone's map: the stem reduces by 4, each stage after the first by 2."""
+        return 4 * 2 ** max(len(self.units) - 1, 0)
+
+    @property
+    def backbone_width(self) -> int:
+        """Channels of the backbone's map."""
+        root = int(64 * self.width_factor)
+        return root * 4 * 2 ** (len(self.units) - 1) if self.units else root
+
+    @property
+    def on_map(self) -> ViTConfig:
+        """The encoder as seen from the backbone's map."""
+        s = self.backbone_stride
+        (y, x), (p, q) = checks.pair(self.vit.size), checks.pair(self.vit.patch)
+        return replace(self.vit, size=(y // s, x // s), patch=(p // s, q // s), channels=self.backbone_width)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens."""
+        return self.vit.grid
+
+    @property
+    def prefix(self) -> int:
+        """Tokens in front of the patches."""
+        return self.vit.prefix
+
+    @property
+    def size(self) -> checks.Pair:
+        """Height and width of the pictures."""
+        return self.vit.size
+
+    @property
+    def channels(self) -> int:
+        """Channels of the pictures."""
+        return self.vit.channels
+
+    @property
+    def classes(self) -> int:
+        """Width of the head; 0 means features only."""
+        return self.vit.classes
+
+    @property
+    def image(self) -> ImageSpec:
+        """Pictures as the paper's code prepares them."""
+        return self.vit.image
+
+
+class Unit(nn.Module):
+    """Post-activation bottleneck: every convolution with its norm, ReLU behind the sum."""
+
+    def __init__(self, c: HybridConfig, channels: int, mid: int, *, stride: int):
+        super().__init__()
+        out = 4 * mid
+        self.conv1, self.norm1 = conv(c, channels, mid, 1), NormReLU(mid, eps=c.norm_eps)
+        self.conv2, self.norm2 = conv(c, mid, mid, 3, stride), NormReLU(mid, eps=c.norm_eps)
+        self.conv3, self.norm3 = conv(c, mid, out, 1), NormReLU(out, eps=c.norm_eps, relu=False)
+        self.shortcut, self.shortcut_norm = None, None
+        if stride > 1 or channels != out:
+            self.shortcut, self.shortcut_norm = (
+                conv(c, channels, out, 1, stride),
+                NormReLU(out, eps=c.norm_eps, relu=False),
+            )
+        self.skip, self.branch, self.sum = Tap(), Tap(), Tap()
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
+        skip = self.skip(x if self.shortcut is None else self.shortcut_norm(self.shortcut(x)))  # type: ignore[misc]
+        y = self.norm2(self.conv2(self.norm1(self.conv1(x))))
+        y = self.branch(self.norm3(self.conv3(y)))
+        return F.relu(self.sum(skip + y))
+
+
+def conv(c: HybridConfig, channels: int, out: int, kernel: int, stride: int = 1) -> StdConv:
+    return StdConv(channels, out, kernel, stride=stride, eps=c.standardise_eps, eps_on=c.standardise_eps_on, same=True)
+
+
+class Backbone(nn.Module):
+    """ResNet v1 with GroupNorm and standardised kernels; convolutions and pool padded as TensorFlow's SAME."""
+
+    def __init__(self, c: HybridConfig):
+        super().__init__()
+        channels = int(64 * c.width_factor)
+        self.root = conv(c, c.channels, channels, 7, 2)
+        self.root_norm = NormReLU(channels, eps=c.norm_eps)
+        self.stages = stages(c.units, channels, lambda i, mid, stride: Unit(c, i, mid, stride=stride))
+
+    def forward(self, x: Float[Tensor, "b c y x"], recompute: bool = False) -> Float[Tensor, "b d i j"]:
+        x = self.root_norm(self.root(x))
+        x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, stride=2)
+        for stage in self.stages:
+            x = stage(x, recompute)
+        return x
+
+
+class Hybrid(ViT):
+    """ViT on the feature map of a ResNet: the same paths as ViT, with `backbone` in front.
+
+    Initialisation as ViT's; in the backbone kernels LeCun normal, and the last norm of each unit at scale zero, so that
+    every unit starts as its shortcut.
+
+    >>> import torch
+    >>> sl.build("r8-vit-nano4", classes=10)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    config: HybridConfig  # type: ignore[assignment]
+
+    def __init__(self, config: HybridConfig):
+        super().__init__(config.on_map)
+        self.config = config
+        self.image = config.image
+        self.backbone = Backbone(config)
+
+    def stem(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        self.check(x, self.config.channels, checks.pair(self.config.size))
+        return self.embed(self.backbone(x, self.checkpointing and self.training))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        super().initialise(generator)
+        convolutions.initialise(self.backbone, generator)
+        for module in self.backbone.modules():
+            if isinstance(module, Unit):
+                nn.init.zeros_(module.norm3.norm.weight)

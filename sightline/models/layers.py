@@ -1,0 +1,156 @@
+"""Attention and the encoder block, as the papers write them."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sightline.models.positions import RelativePositions
+from sightline.models.taps import Tap
+
+# On a CPU, plain matrix products beat the fused kernel below about this many tokens and lose above
+# (benchmarks/models.py, `attention`). Accelerators prefer the fused kernel at every length.
+FUSE_FROM = 100
+
+
+def attention(
+    q: Float[Tensor, "... n d"],
+    k: Float[Tensor, "... m d"],
+    v: Float[Tensor, "... m e"],
+    *,
+    scale: float = 1.0,
+    bias: Float[Tensor, "... n m"] | None = None,
+) -> tuple[Float[Tensor, "... n e"], Float[Tensor, "... n m"]]:
+    """The primitive, softmax(scale q K' + bias) V: returns (context, weights).
+
+    Self-attention passes one sequence three times, cross-attention queries from one and keys, values from another.
+    Unscaled by default, as first taught; the papers' multi-head form scales by 1 / sqrt(d).
+
+    >>> import torch
+    >>> q = torch.tensor([[0.2, 0.9, 0.0]])
+    >>> k = torch.tensor([[.1, 0, .8], [.1, .9, 0], [0, .1, .8], [.2, .1, .6], [.9, 0, .1]])
+    >>> context, weights = sl.attention(q, k, k)
+    >>> [round(w, 3) for w in weights[0].tolist()]
+    [0.151, 0.34, 0.162, 0.169, 0.178]
+    """
+    logits = (q * scale if scale != 1.0 else q) @ k.mT
+    weights = (logits if bias is None else logits + bias).softmax(-1)
+    return weights @ v, weights
+
+
+def basic_self_attention(
+    x: Float[Tensor, "... n d"], *, scale: float = 1.0
+) -> tuple[Float[Tensor, "... n d"], Float[Tensor, "... n n"]]:
+    """Self-attention without parameters: each vector becomes a mean of all, weighted by how alike they are.
+
+    >>> import torch
+    >>> y, weights = sl.basic_self_attention(torch.eye(3))
+    >>> weights.sum(-1).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return attention(x, x, x, scale=scale)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (ViT, appendix A). Fused where that is faster, unless someone records `probs`."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        qkv_bias: bool = True,
+        dropout: float = 0.0,
+        relative: RelativePositions | None = None,
+    ):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
+        self.q, self.k, self.v = Tap(), Tap(), Tap()
+        self.relative = relative
+        self.probs = Tap()  # (b, h, n, n)
+        self.per_head = Tap()  # (b, h, n, d): what each head found, before they are mixed
+        self.out = nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
+        q, k, v = self.q(q), self.k(k), self.v(v)
+        bias = self.relative(q) if self.relative is not None else None
+        y = self.per_head(self._attend(q, k, v, bias))
+        return self.drop(self.out(rearrange(y, "b h n d -> b n (h d)")))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """One place chooses the kernel: the softmax is spelled out for a watcher and where that is the faster way."""
+        if self.probs.watched or (q.device.type == "cpu" and q.shape[-2] < FUSE_FROM):
+            y, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5, bias=bias)
+            self.probs(probs)
+            return y
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+class Gelu(nn.Module):
+    """GELU, exact ("erf", the PyTorch ports) or by the tanh formula (the default of the papers' JAX code)."""
+
+    def __init__(self, form: Literal["tanh", "erf"]):
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh" if self.form == "tanh" else "none")
+
+    def extra_repr(self) -> str:
+        return self.form
+
+
+class Mlp(nn.Module):
+    """Two dense layers with GELU between, applied to each token alone."""
+
+    def __init__(self, width: int, hidden: int, *, gelu: Literal["tanh", "erf"] = "tanh", dropout: float = 0.0):
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.hidden = Gelu(gelu)
+        self.drop = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return self.drop(self.fc2(self.drop(self.hidden(self.fc1(x)))))
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel on a branch (CaiT; DeiT III, DINOv2)."""
+
+    def __init__(self, width: int, start: float):
+        super().__init__()
+        self.start = start
+        self.gamma = nn.Parameter(torch.full((width,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: leaves the branch out for a random part of the batch and scales the others up."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        kept = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)
+        return x * kept.div_(1 - self.rate)
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    """BatchNorm over batch and tokens per feature: the counterpart that LayerNorm is compared with (R33)."""
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return super().forward(x.flatten(0, 1)).view_as(x)

@@ -1,0 +1,112 @@
+"""Record tensors by module path: one model, observed, never a second "hooked" copy of it."""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Tap(nn.Module):
+    """A place in the computation with a name. It passes its tensor on unchanged and owns no state."""
+
+    @property
+    def watched(self) -> bool:
+        """Whether someone looks: layers form what the fast path never forms (attention probabilities) only then."""
+        return bool(self._forward_hooks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def paths(model: nn.Module, pattern: str) -> list[str]:
+    """Module paths that match a glob, in the order of the model; `*` stays within one part, `**` crosses dots.
+
+    >>> model = sl.build("vit-nano4", classes=10)
+    >>> paths(model, "blocks.[01].attn.probs")
+    ['blocks.0.attn.probs', 'blocks.1.attn.probs']
+    """
+    matcher = re.compile(_regex(pattern))
+    return [name for name, _ in model.named_modules() if name and matcher.fullmatch(name)]
+
+
+def _regex(pattern: str) -> str:
+    """Glob to regular expression, character by character; brackets are passed through as character classes."""
+    pieces = re.findall(r"\*\*|\*|\?|\[[^\]]*\]|.", pattern)
+    special = {"**": r".*", "*": r"[^.]*", "?": r"[^.]"}
+    is_class = re.compile(r"\[.+\]")
+    return "".join(special.get(p) or (p.replace("[!", "[^") if is_class.fullmatch(p) else re.escape(p)) for p in pieces)
+
+
+@contextmanager
+def record(
+    model: nn.Module, *patterns: str, keep: Callable[[str, Tensor], Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Record what the modules at these paths put out, while the context is open.
+
+    The tape maps path to tensor, the latest call of each module. `keep(path, tensor)` is called inside the
+    hook and its return value stored instead: reduce there, and memory does not grow with the model. Gradients
+    flow through recorded tensors. A pattern without match, or a module that was never run (a compiled model runs
+    none of them), raises ValueError. The hooks are gone afterwards whatever happens.
+
+    >>> import torch
+    >>> model = sl.build("vit-nano4", classes=10)
+    >>> with sl.record(model, "blocks.*.attn.probs") as tape:
+    ...     logits = model(torch.zeros(1, 3, 32, 32))
+    >>> tape["blocks.5.attn.probs"].shape
+    torch.Size([1, 4, 65, 65])
+    """
+    names = _expand(model, patterns)
+    modules = dict(model.named_modules())
+    tape: dict[str, Any] = {}
+
+    def hook(name: str) -> Callable[..., None]:
+        def store(module: nn.Module, inputs: Any, output: Any) -> None:
+            value = _tensor(name, output)
+            tape[name] = value if keep is None else keep(name, value)
+
+        return store
+
+    handles = []
+    try:
+        for name in names:
+            handles.append(modules[name].register_forward_hook(hook(name)))
+        yield tape
+    finally:
+        for handle in handles:
+            handle.remove()
+    silent = [name for name in names if name not in tape]
+    if silent:
+        raise ValueError(
+            f"Nothing was recorded at {', '.join(silent[:4])}{' ...' if len(silent) > 4 else ''}: the module did not "
+            "run. Call the model inside the context, and record the plain model, not a compiled one."
+        )
+
+
+def _expand(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
+    if not patterns:
+        raise ValueError('record needs at least one module path, such as "blocks.*.attn.probs".')
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        found = paths(model, pattern)
+        if not found:
+            known = [name for name, _ in model.named_modules() if name]
+            close = difflib.get_close_matches(pattern.replace("*", "0"), known, n=3, cutoff=0.3)
+            raise ValueError(
+                f"No module of {type(model).__name__} matches {pattern!r}. Closest: {', '.join(close) or 'none'}."
+            )
+        names.update(dict.fromkeys(found))
+    return list(names)
+
+
+def _tensor(name: str, output: Any) -> Tensor:
+    """Models of other libraries return tuples and dataclass-like dicts: the first tensor is the one that flows on."""
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if hasattr(output, "values") else output if isinstance(output, tuple | list) else ()
+    for part in parts:
+        if isinstance(part, Tensor):
+            return part
+    raise ValueError(f"{name} puts out a {type(output).__name__} without a tensor: record a module inside it.")

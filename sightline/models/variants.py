@@ -1,0 +1,139 @@
+"""One table of variants, and the names that are made of it: `vit-b16`, `bit-r50x1`, `r50-vit-b16`."""
+
+import difflib
+import fnmatch
+import re
+from typing import Any
+
+from sightline.models.bit import BiTConfig, Stem
+from sightline.models.hybrid import HybridConfig
+from sightline.models.vit import ViTConfig
+
+Config = ViTConfig | BiTConfig | HybridConfig
+
+# width, depth, heads, mlp_width. Nano, micro and mini are ours: pictures of 32 px, a minute to an hour on two cores.
+VIT = {
+    "nano": (64, 6, 4, 128),
+    "micro": (128, 6, 4, 256),
+    "mini": (256, 7, 4, 512),  # the shape of ViT-Lite-7 (Hassani et al. 2021)
+    "ti": (192, 12, 3, 768),
+    "s": (384, 12, 6, 1536),
+    "b": (768, 12, 12, 3072),  # ViT table 1, as l and h
+    "l": (1024, 24, 16, 4096),
+    "h": (1280, 32, 16, 5120),
+    "g": (1408, 40, 16, 6144),  # Zhai et al. 2021, table 2, as G
+    "G": (1664, 48, 16, 8192),
+}
+SMALL = ("nano", "micro", "mini")
+
+# BiT: residual units per stage
+BIT = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+BIT_SMALL: dict[str, tuple[tuple[int, ...], float, Stem]] = {
+    "nano": ((1, 1, 1), 0.5, "3x3/2"),
+    "micro": ((2, 2, 2), 0.5, "3x3/1"),
+    "mini": ((2, 2, 2), 1.0, "3x3/1"),
+}
+
+# Hybrids: units for stride 32; for stride 16 the last stage's units move into the one before (ViT, section 4.1)
+HYBRID = {26: (2, 2, 2, 2), **BIT}
+HYBRID_SMALL = {(8, 4): (2,), (14, 8): (2, 2)}  # (depth, stride) -> units, at half width
+
+LISTED = (
+    *(f"vit-{s}{p}" for s in SMALL for p in (4, 8)),
+    *("vit-ti16", "vit-s32", "vit-s16", "vit-b32", "vit-b16", "vit-b8", "vit-l32", "vit-l16", "vit-h14"),
+    *("vit-g14", "vit-G14"),
+    *(f"bit-{s}" for s in BIT_SMALL),
+    *("bit-r50x1", "bit-r50x3", "bit-r101x1", "bit-r101x3", "bit-r152x2", "bit-r152x4", "bit-r200x3"),
+    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8"),
+    *("r-vit-ti16", "r26-vit-s32", "r26-vit-b32", "r50-vit-b32", "r50-vit-b16", "r50-vit-l32", "r50-vit-l16"),
+)
+
+
+def names(glob: str = "*") -> list[str]:
+    """The names worth listing that match a glob; many more can be built (any patch, any width).
+
+    >>> sl.names("vit-l*")
+    ['vit-l32', 'vit-l16']
+    """
+    return [name for name in LISTED if fnmatch.fnmatchcase(name, glob)]
+
+
+def config(name: str, **changes: Any) -> Config:
+    """The configuration behind a name, with fields changed; paper spellings (`ViT-B/16`, `R50+ViT-B/16`) work too.
+
+    >>> sl.config("vit-b16", pool="gap").prefix
+    0
+    """
+    plain = _plain(name)
+    if found := re.fullmatch(r"vit-([a-zA-Z]+?)(\d+)", plain):
+        size, patch = found.groups()
+        if size in VIT:
+            return _vit(size, int(patch), **changes)
+    if found := re.fullmatch(r"bit-r(\d+)x(\d+(?:\.5)?)", plain):
+        depth, width = int(found[1]), float(found[2])
+        if depth in BIT:
+            return _bit(name, units=BIT[depth], width_factor=width, **changes)
+    if plain.startswith("bit-") and plain[4:] in BIT_SMALL:
+        units, width, stem = BIT_SMALL[plain[4:]]
+        return _bit(name, **{"units": units, "width_factor": width, "stem": stem, "size": 32, **changes})
+    if found := re.fullmatch(r"r(\d*)-vit-([a-zA-Z]+?)(\d+)", plain):
+        backbone = _backbone(found[1], found[2], int(found[3]))
+        if backbone is not None and found[2] in VIT:
+            return _hybrid(found[2], *backbone, **changes)
+    raise ValueError(f"There is no model {name!r}. {_nearest(plain)}")
+
+
+def _plain(name: str) -> str:
+    """Paper spelling to ours; only the letter before the patch tells g from G, so case matters there alone."""
+    text = name.strip().replace("+", "-").replace("_", "-").replace("/", "")
+    keep_g = re.sub(r"(?i)(vit-)G(?=\d)", lambda m: "vit-" + m.group(0)[-1], text)
+    return "".join(c if re.match(r"vit-G\d", keep_g[max(i - 4, 0) :]) else c.lower() for i, c in enumerate(keep_g))
+
+
+def _vit(size: str, patch: int, **changes: Any) -> ViTConfig:
+    width, depth, heads, mlp_width = VIT[size]
+    start = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
+    start["size"] = 32 if size in SMALL else _fitting(224, patch)
+    return ViTConfig(**_known(ViTConfig, {**start, **changes}))
+
+
+def _fitting(size: int, patch: int) -> int:
+    """The nearest size that patches divide, so that `vit-b13` builds without being told one."""
+    return max(1, round(size / patch)) * patch
+
+
+def _bit(name: str, **fields: Any) -> BiTConfig:
+    return BiTConfig(**_known(BiTConfig, fields))
+
+
+def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int, float] | None:
+    """Units, total stride and width factor of a hybrid's name, or None."""
+    if not depth:  # the stem alone with 8 x 8 patches: stride 32, although the released name says 16
+        return ((), 32, 1.0) if (size, stride) == ("ti", 16) else None
+    if (int(depth), stride) in HYBRID_SMALL:
+        return HYBRID_SMALL[int(depth), stride], stride, 0.5
+    if int(depth) not in HYBRID or stride not in (16, 32):
+        return None
+    units = HYBRID[int(depth)]
+    return (units if stride == 32 else (*units[:2], units[2] + units[3])), stride, 1.0
+
+
+def _hybrid(size: str, units: tuple[int, ...], stride: int, width: float, **changes: Any) -> HybridConfig:
+    own = {"units", "width_factor", "norm_eps", "standardise_eps", "standardise_eps_on"} & set(changes)
+    vit = _vit(size, stride, **{k: v for k, v in changes.items() if k not in own})
+    return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
+
+
+def _known(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> dict[str, Any]:
+    known = list(kind.__dataclass_fields__)
+    for name in fields:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3) or known
+            raise ValueError(f"{kind.__name__} has no field {name!r}. Did you mean {', '.join(close)}?")
+    return fields
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, LISTED, n=3, cutoff=0.5)
+    hint = f"Did you mean {', '.join(close)}? " if close else ""
+    return hint + "`sightline models` lists them; any patch (vit-b8) and width (bit-r50x2) can be built."
