@@ -68,18 +68,18 @@ def config(name: str, **changes: Any) -> Config:
     if found := re.fullmatch(r"vit-([a-zA-Z]+?)(\d+)", plain):
         size, patch = found.groups()
         if size in VIT:
-            return _vit(size, int(patch), **changes)
+            return _vit(size, int(patch), changes)
     if found := re.fullmatch(r"bit-r(\d+)x(\d+(?:\.5)?)", plain):
         depth, width = int(found[1]), float(found[2])
         if depth in BIT:
-            return _bit(name, units=BIT[depth], width_factor=width, **changes)
+            return _bit({"units": BIT[depth], "width_factor": width, **changes})
     if plain.startswith("bit-") and plain[4:] in BIT_SMALL:
         units, width, stem = BIT_SMALL[plain[4:]]
-        return _bit(name, **{"units": units, "width_factor": width, "stem": stem, "size": 32, **changes})
+        return _bit({"units": units, "width_factor": width, "stem": stem, "size": 32, **changes})
     if found := re.fullmatch(r"r(\d*)-vit-([a-zA-Z]+?)(\d+)", plain):
         backbone = _backbone(found[1], found[2], int(found[3]))
         if backbone is not None and found[2] in VIT:
-            return _hybrid(found[2], *backbone, **changes)
+            return _hybrid(found[2], *backbone, changes)
     raise ValueError(f"There is no model {name!r}. {_nearest(plain)}")
 
 
@@ -90,10 +90,10 @@ def _plain(name: str) -> str:
     return "".join(c if re.match(r"vit-G\d", keep_g[max(i - 4, 0) :]) else c.lower() for i, c in enumerate(keep_g))
 
 
-def _vit(size: str, patch: int, **changes: Any) -> ViTConfig:
-    width, depth, heads, mlp_width = VIT[size]
-    start = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
-    start["size"] = 32 if size in SMALL else _fitting(224, patch)
+def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:
+    width, depth, heads, mlp_width = VIT[letter]
+    start: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
+    start["size"] = 32 if letter in SMALL else _fitting(224, patch)
     return ViTConfig(**_known(ViTConfig, {**start, **changes}))
 
 
@@ -102,7 +102,7 @@ def _fitting(size: int, patch: int) -> int:
     return max(1, round(size / patch)) * patch
 
 
-def _bit(name: str, **fields: Any) -> BiTConfig:
+def _bit(fields: dict[str, Any]) -> BiTConfig:
     return BiTConfig(**_known(BiTConfig, fields))
 
 
@@ -118,9 +118,9 @@ def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int,
     return (units if stride == 32 else (*units[:2], units[2] + units[3])), stride, 1.0
 
 
-def _hybrid(size: str, units: tuple[int, ...], stride: int, width: float, **changes: Any) -> HybridConfig:
+def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, changes: dict[str, Any]) -> HybridConfig:
     own = {"units", "width_factor", "norm_eps", "standardise_eps", "standardise_eps_on"} & set(changes)
-    vit = _vit(size, stride, **{k: v for k, v in changes.items() if k not in own})
+    vit = _vit(letter, stride, {k: v for k, v in changes.items() if k not in own})
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 
 
