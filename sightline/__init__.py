@@ -3,6 +3,7 @@
 from sightline.models.anatomy import Part, anatomy
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import build, resize
+from sightline.models.cost import Cost, attention_growth, cost
 from sightline.models.hybrid import Hybrid, HybridConfig
 from sightline.models.layers import attention, basic_self_attention
 from sightline.models.taps import paths, record
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BiT",
     "BiTConfig",
+    "Cost",
     "Features",
     "Hybrid",
     "HybridConfig",
@@ -25,9 +27,11 @@ __all__ = [
     "ViTConfig",
     "anatomy",
     "attention",
+    "attention_growth",
     "basic_self_attention",
     "build",
     "config",
+    "cost",
     "names",
     "paths",
     "record",
