@@ -10,6 +10,10 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.weights.load import load
+from sightline.weights.report import Report, WeightsError
+from sightline.weights.save import convert, save
+from sightline.weights.zoo import Weights, add_weights, zoo
 
 __version__ = "0.1.0"
 
@@ -22,18 +26,26 @@ __all__ = [
     "HybridConfig",
     "ImageSpec",
     "Part",
+    "Report",
     "Result",
     "ViT",
     "ViTConfig",
+    "Weights",
+    "WeightsError",
+    "add_weights",
     "anatomy",
     "attention",
     "attention_growth",
     "basic_self_attention",
     "build",
     "config",
+    "convert",
     "cost",
+    "load",
     "names",
     "paths",
     "record",
     "resize",
+    "save",
+    "zoo",
 ]
