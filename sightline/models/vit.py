@@ -264,19 +264,19 @@ class ViT(nn.Module):
         self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
         self.head_distill = nn.Linear(c.width, c.classes) if c.classes and c.distill_token else None
 
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+    def forward(self, x: Tensor) -> Float[Tensor, "b k"]:
         tokens = self.encode(x)
         logits = self.head(self.represent(tokens))
         if self.head_distill is None:
             return logits
         return (logits + self.head_distill(tokens[:, 1])) / 2  # DeiT: the two heads vote
 
-    def features(self, x: Float[Tensor, "b c y x"]) -> Features:
+    def features(self, x: Tensor) -> Features:
         """Tokens after the final norm, in raster order, the prefix apart, and what the head sees."""
         tokens, p = self.encode(x), self.plan.prefix
         return Features(tokens=tokens[:, p:], grid=self.plan.grid, prefix=tokens[:, :p], pooled=self.represent(tokens))
 
-    def encode(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+    def encode(self, x: Tensor) -> Float[Tensor, "b n d"]:
         """Pixels to the tokens behind the last block, normalised unless the norm stands behind the pooling."""
         x = self.sequence(self.stem(x))
         for i, block in enumerate(self.blocks):
@@ -285,7 +285,7 @@ class ViT(nn.Module):
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointing and self.training else block(x)
         return self.norm(x) if self.plan.final_norm == "tokens" else x
 
-    def stem(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+    def stem(self, x: Tensor) -> Float[Tensor, "b n d"]:
         """Pixels to patch embeddings."""
         self.check(x, self.config.channels, checks.pair(self.config.size))
         return self.embed(x)
