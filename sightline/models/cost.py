@@ -89,7 +89,7 @@ def attention_growth(what: str | ViTConfig, patches: tuple[int, ...] = (1, 2, 4,
 
     >>> pixels, patches = sl.attention_growth("vit-b16", patches=(1, 16))
     >>> pixels["patches"], patches["patches"], round(pixels["attention_macs"] / patches["attention_macs"])
-    (50176, 196, 64873)
+    (50176, 196, 64875)
     """
     rows = []
     for patch in patches:

@@ -135,18 +135,24 @@ def _refuse_impossible(c: ViTConfig) -> None:
         raise ValueError(f"layer_scale is a positive start value or None; got {c.layer_scale}.")
 
 
+class PatchConv(nn.Conv2d):
+    """A convolution whose stride is its kernel, computed as what it is: one linear map of each patch."""
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        p, q = self.kernel_size
+        patches = rearrange(x, "b c (y p) (x q) -> b (y x) (c p q)", p=p, q=q)
+        return F.linear(patches, self.weight.flatten(1), self.bias)
+
+
 class PatchEmbed(nn.Module):
-    """Cut into patches and map each linearly to the width: a convolution whose stride is its kernel."""
+    """Cut into patches and map each linearly to the width."""
 
     def __init__(self, channels: int, patch: tuple[int, int], width: int):
         super().__init__()
-        self.patch = patch
-        self.proj = nn.Conv2d(channels, width, patch, stride=patch)
+        self.proj = PatchConv(channels, width, patch, stride=patch)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
-        p, q = self.patch
-        patches = rearrange(x, "b c (y p) (x q) -> b (y x) (c p q)", p=p, q=q)
-        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+        return self.proj(x)
 
 
 class Block(nn.Module):
