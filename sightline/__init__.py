@@ -1,5 +1,14 @@
 """Sightline: train vision models, and see what they see."""
 
+from sightline.analysis.equivariance import (
+    equivariance_error,
+    invariance_error,
+    jacobian_locality,
+    permutation_error,
+    permute_patches,
+    token_jacobian,
+    unchanged_fraction,
+)
 from sightline.models.anatomy import Part, anatomy
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import build, resize
@@ -41,11 +50,18 @@ __all__ = [
     "config",
     "convert",
     "cost",
+    "equivariance_error",
+    "invariance_error",
+    "jacobian_locality",
     "load",
     "names",
     "paths",
+    "permutation_error",
+    "permute_patches",
     "record",
     "resize",
     "save",
+    "token_jacobian",
+    "unchanged_fraction",
     "zoo",
 ]

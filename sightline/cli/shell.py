@@ -7,6 +7,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -31,7 +32,7 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
         click.echo(json.dumps(data, default=plain))
         return
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in rows[0] if rows else ():
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
         table.add_column(name, justify="right" if number else "left", overflow="fold")
@@ -50,8 +51,10 @@ def text(value: Any) -> str:
             return f"{value:,}"
         case float():
             return f"{value:,.4g}"
+        case (int(), int()):
+            return f"{value[0]} x {value[1]}"
         case tuple():
-            return " x ".join(map(str, value))
+            return ", ".join(map(text, value))
         case _:
             return str(value)
 
@@ -69,12 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(2)
+        complain(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         sys.exit("sightline: stopped.")
     except BrokenPipeError:
         sys.exit(0)
     except (ValueError, FileNotFoundError) as error:
-        click.echo(f"sightline: {' '.join(str(error).split())}", err=True)
-        sys.exit(2)
+        complain(str(error))
+
+
+def complain(message: str) -> None:
+    """One sentence to the user, exit code 2."""
+    click.echo(f"sightline: {' '.join(message.split())}", err=True)
+    sys.exit(2)

@@ -83,3 +83,22 @@ def line(entry: Entry) -> dict[str, str]:
         "shape": " -> ".join(dict.fromkeys(shapes)),
         "why": why,
     }
+
+
+def zoo_rows(glob: str) -> list[dict[str, Any]]:
+    """The zoo as a table; a bare model's name lists all its weights."""
+    found = sl.zoo(glob) or sl.zoo(f"{glob}.*")
+    if not found:
+        raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` for all of them.")
+    return [
+        {
+            "weights": w.name,
+            "size": w.spec.size,
+            "classes": w.classes,
+            "about": w.about,
+            "licence": w.licence,
+            "sha256": w.sha256,
+            "source": w.source,
+        }
+        for w in found
+    ]

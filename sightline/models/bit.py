@@ -130,10 +130,10 @@ class BiT(nn.Module):
         self.pooled = Tap()
         self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+    def forward(self, x: Tensor) -> Float[Tensor, "b k"]:
         return self.head(self.pooled(self.encode(x).mean((2, 3))))
 
-    def features(self, x: Float[Tensor, "b c y x"]) -> Features:
+    def features(self, x: Tensor) -> Features:
         """The last feature map behind norm and ReLU, one token per location, and its mean."""
         y = self.encode(x)
         tokens = y.flatten(2).mT
@@ -141,7 +141,7 @@ class BiT(nn.Module):
             tokens=tokens, grid=(y.shape[2], y.shape[3]), prefix=tokens[:, :0], pooled=self.pooled(y.mean((2, 3)))
         )
 
-    def encode(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d i j"]:
+    def encode(self, x: Tensor) -> Float[Tensor, "b d i j"]:
         """Pixels to the last feature map, normalised."""
         checks.pixels(x, channels=self.config.channels, model=self)
         if min(x.shape[2:]) < self.config.stride:

@@ -11,7 +11,7 @@ from torch import Tensor
 from sightline.models import checks
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.hybrid import Hybrid, HybridConfig
-from sightline.models.positions import Method, Positions, RelativePositions, resize_state
+from sightline.models.positions import Positions, RelativePositions, resize_state
 from sightline.models.variants import Config, config
 from sightline.models.vit import ViT, ViTConfig
 
@@ -76,7 +76,7 @@ def _underived(c: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def resize(
-    model: Model, size: checks.Pair | None = None, *, patch: checks.Pair | None = None, method: Method = "paper"
+    model: Model, size: checks.Pair | None = None, *, patch: checks.Pair | None = None, method: str = "paper"
 ) -> Model:
     """A copy of the model for pictures of another size, or with another patch, or both.
 

@@ -15,7 +15,6 @@ from sightline.models.build import build, change
 from sightline.models.variants import Config, config
 from sightline.models.vit import ViTConfig
 
-
 # torch counts every fused attention kernel but the CPU's
 FUSED_ON_CPU = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
@@ -66,7 +65,10 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
         }
         kept = _Kept(weights.values())
         picture = torch.empty(1, channels, y, x, dtype=dtype)
-        with FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter, saved_tensors_hooks(kept.pack, kept.unpack):
+        with (
+            FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter,
+            saved_tensors_hooks(kept.pack, kept.unpack),
+        ):
             functional_call(model, weights, (picture,))
     plan = getattr(model, "plan", None)
     return Cost(
@@ -87,7 +89,7 @@ def attention_growth(what: str | ViTConfig, patches: tuple[int, ...] = (1, 2, 4,
 
     >>> pixels, patches = sl.attention_growth("vit-b16", patches=(1, 16))
     >>> pixels["patches"], patches["patches"], round(pixels["attention_macs"] / patches["attention_macs"])
-    (50176, 196, 64873)
+    (50176, 196, 64875)
     """
     rows = []
     for patch in patches:
@@ -127,7 +129,7 @@ class _Kept:
 
 def _at_size(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
     """The model on the meta device; one of ours that holds another size is rebuilt for the one asked for."""
-    changes = {} if size is None else {"size": size}
+    changes: dict[str, Any] = {} if size is None else {"size": size}
     if not isinstance(model, nn.Module):
         return build(model, device="meta", **changes)
     settings = getattr(model, "config", None)

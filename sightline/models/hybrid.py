@@ -160,7 +160,7 @@ class Hybrid(ViT):
         self.image = config.image
         self.backbone = Backbone(config)
 
-    def stem(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+    def stem(self, x: Tensor) -> Float[Tensor, "b n d"]:
         self.check(x, self.config.channels, checks.pair(self.config.size))
         return self.embed(self.backbone(x, self.checkpointing and self.training))
 

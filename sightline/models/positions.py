@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 Grid = tuple[int, int]
 Kind = Literal["none", "1d", "2d", "relative", "sincos"]
-Method = Literal["paper", "timm", "timm-npz", "hf", "torchvision"]
 
 # How each library resamples; they differ by 10 to 20 % of the norm at 14x14 -> 24x24, so the choice has a name.
 METHODS: dict[str, dict] = {
@@ -22,9 +21,7 @@ METHODS: dict[str, dict] = {
 }
 
 
-def resample(
-    grid: Float[Tensor, "y x d"], size: Grid, method: Method = "paper"
-) -> Float[Tensor, "{size[0]} {size[1]} d"]:
+def resample(grid: Float[Tensor, "y x d"], size: Grid, method: str = "paper") -> Float[Tensor, "{size[0]} {size[1]} d"]:
     """A grid of vectors carried to another size by a named library's rule; the same size is the identity."""
     if method not in METHODS:
         raise ValueError(f"Position embeddings are resized by one of {', '.join(METHODS)}; got {method!r}.")
@@ -131,7 +128,7 @@ class RelativePositions(nn.Module):
         return F.pad(by_offset.gather(-1, offset), (self.prefix, 0, self.prefix, 0))
 
 
-def resize_state(module: nn.Module, state: dict[str, Tensor], prefix: str, grid: Grid, method: Method) -> None:
+def resize_state(module: nn.Module, state: dict[str, Tensor], prefix: str, grid: Grid, method: str) -> None:
     """Carry the tables of one Positions or RelativePositions inside a state dict to a new grid, in place."""
 
     def table(name: str) -> Tensor:

@@ -24,12 +24,15 @@ class Tap(nn.Module):
 def paths(model: nn.Module, pattern: str) -> list[str]:
     """Module paths that match a glob, in the order of the model; `*` stays within one part, `**` crosses dots.
 
+    Bare containers (ModuleList) put out nothing and are left out.
+
     >>> model = sl.build("vit-nano4", classes=10)
     >>> paths(model, "blocks.[01].attn.probs")
     ['blocks.0.attn.probs', 'blocks.1.attn.probs']
     """
     matcher = re.compile(_regex(pattern))
-    return [name for name, _ in model.named_modules() if name and matcher.fullmatch(name)]
+    runs = {name: module for name, module in model.named_modules() if type(module).forward is not nn.Module.forward}
+    return [name for name in runs if name and matcher.fullmatch(name)]
 
 
 def _regex(pattern: str) -> str:

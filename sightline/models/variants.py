@@ -84,10 +84,11 @@ def config(name: str, **changes: Any) -> Config:
 
 
 def _plain(name: str) -> str:
-    """Paper spelling to ours; only the letter before the patch tells g from G, so case matters there alone."""
-    text = name.strip().replace("+", "-").replace("_", "-").replace("/", "")
-    keep_g = re.sub(r"(?i)(vit-)G(?=\d)", lambda m: "vit-" + m.group(0)[-1], text)
-    return "".join(c if re.match(r"vit-G\d", keep_g[max(i - 4, 0) :]) else c.lower() for i, c in enumerate(keep_g))
+    """Paper spelling to ours: `R50+ViT-B/16` is r50-vit-b16, `ViT-B_16` is vit-b16. Case tells only g from G."""
+    dashed = re.sub(r"[+_/\s]+", "-", name.strip())
+    joined = re.sub(r"(?i)(?<=vit-)([a-z]+)-(?=\d)", r"\1", dashed)
+    giant = re.search(r"(?i:vit)-G\d", joined) is not None
+    return re.sub(r"(?<=vit-)g(?=\d)", "G", joined.lower()) if giant else joined.lower()
 
 
 def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:

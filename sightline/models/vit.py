@@ -133,18 +133,24 @@ def _refuse_impossible(c: ViTConfig) -> None:
         raise ValueError(f"layer_scale is a positive start value or None; got {c.layer_scale}.")
 
 
+class PatchConv(nn.Conv2d):
+    """A convolution whose stride is its kernel, computed as what it is: one linear map of each patch."""
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        p, q = self.kernel_size
+        patches = rearrange(x, "b c (y p) (x q) -> b (y x) (c p q)", p=p, q=q)
+        return F.linear(patches, self.weight.flatten(1), self.bias)
+
+
 class PatchEmbed(nn.Module):
-    """Cut into patches and map each linearly to the width: a convolution whose stride is its kernel."""
+    """Cut into patches and map each linearly to the width."""
 
     def __init__(self, channels: int, patch: tuple[int, int], width: int):
         super().__init__()
-        self.patch = patch
-        self.proj = nn.Conv2d(channels, width, patch, stride=patch)
+        self.proj = PatchConv(channels, width, patch, stride=patch)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
-        p, q = self.patch
-        patches = rearrange(x, "b c (y p) (x q) -> b (y x) (c p q)", p=p, q=q)
-        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+        return self.proj(x)
 
 
 class Block(nn.Module):
@@ -262,19 +268,19 @@ class ViT(nn.Module):
         self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
         self.head_distill = nn.Linear(c.width, c.classes) if c.classes and c.distill_token else None
 
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+    def forward(self, x: Tensor) -> Float[Tensor, "b k"]:
         tokens = self.encode(x)
         logits = self.head(self.represent(tokens))
         if self.head_distill is None:
             return logits
         return (logits + self.head_distill(tokens[:, 1])) / 2  # DeiT: the two heads vote
 
-    def features(self, x: Float[Tensor, "b c y x"]) -> Features:
+    def features(self, x: Tensor) -> Features:
         """Tokens after the final norm, in raster order, the prefix apart, and what the head sees."""
         tokens, p = self.encode(x), self.plan.prefix
         return Features(tokens=tokens[:, p:], grid=self.plan.grid, prefix=tokens[:, :p], pooled=self.represent(tokens))
 
-    def encode(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+    def encode(self, x: Tensor) -> Float[Tensor, "b n d"]:
         """Pixels to the tokens behind the last block, normalised unless the norm stands behind the pooling."""
         x = self.sequence(self.stem(x))
         for i, block in enumerate(self.blocks):
@@ -283,7 +289,7 @@ class ViT(nn.Module):
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointing and self.training else block(x)
         return self.norm(x) if self.plan.final_norm == "tokens" else x
 
-    def stem(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+    def stem(self, x: Tensor) -> Float[Tensor, "b n d"]:
         """Pixels to patch embeddings."""
         self.check(x, self.config.channels, checks.pair(self.config.size))
         return self.embed(x)

@@ -8,7 +8,7 @@ from torch import nn
 import sightline as sl
 from sightline.weights.convert import to_format
 from tests.peers import fill, timm, torchvision, transformers
-from tests.weights.makers import PEERS, S, TIMM, Peer, google_npz, stacked
+from tests.weights.makers import PEERS, TIMM, Peer, S, google_npz, stacked
 
 TARGETS = ("npz", "timm", "hf", "hf-v5", "torchvision", "bit-pytorch")
 

@@ -1,0 +1,63 @@
+"""`sightline models` and `sightline show`, as a user types them."""
+
+import json
+
+import pytest
+
+from sightline.cli import main
+
+
+def run(capsys, *arguments):
+    try:
+        main(arguments)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_models_lists_what_matches(capsys):
+    code, out, _ = run(capsys, "models", "vit-l*", "--json")
+    assert code == 0
+    assert [row["model"] for row in json.loads(out)] == ["vit-l32", "vit-l16"]
+    code, out, _ = run(capsys, "models")
+    assert code == 0
+    assert "936,533,224" in out
+
+
+def test_show_tells_what_a_model_costs(capsys):
+    code, out, _ = run(capsys, "show", "vit-b16", "--size", "384", "--json")
+    facts = json.loads(out)
+    assert (code, facts["tokens"], facts["GMAC per picture"]) == (0, 577, 55.484)
+    code, out, _ = run(capsys, "show", "r50-vit-b16", "--size", "224x160", "--classes", "0")
+    assert code == 0
+    assert "14 x 10" in out
+    code, out, _ = run(capsys, "show", "bit-r50x1")
+    assert "25,549,352" in out
+
+
+def test_show_lists_parts(capsys):
+    code, out, _ = run(capsys, "show", "vit-nano4", "--parts", "--json")
+    assert code == 0
+    assert "blocks.0.attn.probs" in [row["path"] for row in json.loads(out)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("models", "nothing*"), "No model matches"),
+        (("show", "vit-bb16"), "vit-b16"),
+        (("show", "vit-b16", "--size", "250"), "256 x 256"),
+        (("show", "vit-b16", "--size", "large"), "--size 384"),
+        (("show",), "NAME"),
+        (("shwo", "vit-b16"), "show"),
+        (("show", "vit-b16", "--classes", "many"), "many"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(capsys, arguments, says):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("sightline: ")
+    assert len(err.strip().splitlines()) == 1
+    assert says in err

@@ -1,0 +1,56 @@
+"""Hybrids: backbone, tokens, and the paths they share with ViT."""
+
+import pytest
+import torch
+
+import sightline as sl
+from tests.peers import fill
+
+
+def test_post_activation_units_start_as_their_shortcut():
+    model = sl.build("r8-vit-nano4")
+    unit, x = model.backbone.stages[0].units[1], torch.randn(1, 128, 4, 4)
+    assert torch.equal(unit(x), torch.relu(x))
+    fill(model)
+    inner = unit.norm3(unit.conv3(unit.norm2(unit.conv2(unit.norm1(unit.conv1(x))))))
+    torch.testing.assert_close(unit(x), torch.relu(x + inner))
+    assert unit.norm1(x[:, :32]).min() >= 0
+    assert unit.norm3(x).min() < 0
+
+
+def test_backbones_differ_from_bit_where_the_papers_do():
+    hybrid, bit = sl.build("r8-vit-nano4").backbone, sl.build("bit-nano")
+    assert (hybrid.root.eps, hybrid.root.eps_on, hybrid.root_norm.norm.eps) == (1e-5, "deviation", 1e-6)
+    assert (bit.root.conv.eps, bit.root.conv.eps_on, bit.norm.norm.eps) == (1e-10, "variance", 1e-5)
+
+
+def test_stem_alone_with_patches_of_eight():
+    model = sl.build("r-vit-ti16", classes=5)
+    assert (model.config.units, model.config.grid, model.plan.patch) == ((), (7, 7), (8, 8))
+    assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 5)
+
+
+def test_config_speaks_of_pixels_and_plan_of_the_map():
+    model = sl.build("r14-vit-micro8", classes=7, size=(64, 32), channels=4)
+    assert (model.config.size, model.config.channels, model.config.classes) == ((64, 32), 4, 7)
+    assert (model.plan.size, model.plan.channels, model.plan.patch) == ((8, 4), 256, (1, 1))
+    assert model.image.size == (64, 32)
+    assert len(model.image.mean) == 4
+
+
+def test_options_of_the_encoder_reach_it():
+    model = sl.build("r8-vit-nano4", pool="gap", no_skip=(2,), position="2d")
+    assert model.plan.prefix == 0
+    assert not model.blocks[2].skips
+    assert model.positions[0].kind == "2d"
+    changed = sl.build(model.config, classes=3, device="meta")
+    assert (changed.config.classes, changed.plan.pool) == (3, "gap")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"size": 50}, "Try 48 x 48"), ({"patch": 6, "size": 36}, "multiple of"), ({"units": (2, 0)}, "at least 1")],
+)
+def test_impossible_options_are_refused(changes, says):
+    with pytest.raises(ValueError, match=says):
+        sl.build("r8-vit-nano4", **changes)
