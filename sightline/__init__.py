@@ -19,6 +19,7 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.weights.adopt import adopt
 from sightline.weights.load import load
 from sightline.weights.report import Report, WeightsError
 from sightline.weights.save import convert, save
@@ -42,6 +43,7 @@ __all__ = [
     "Weights",
     "WeightsError",
     "add_weights",
+    "adopt",
     "anatomy",
     "attention",
     "attention_growth",

@@ -13,7 +13,7 @@ from sightline.models import checks
 from sightline.models.bit import BiTConfig
 from sightline.models.build import Model, change
 from sightline.models.hybrid import HybridConfig
-from sightline.models.positions import Method, Positions, RelativePositions, resize_state
+from sightline.models.positions import Positions, RelativePositions, resize_state
 from sightline.models.vit import ViT
 from sightline.spec import ImageSpec
 from sightline.weights import header as headers
@@ -38,7 +38,7 @@ class Wish:
 
     classes: int | Sequence[str] | None = None
     size: checks.Pair | None = None
-    method: Method = "paper"
+    method: str = "paper"
     image: ImageSpec | None = None
     verify: bool = True
     strict: bool = True
@@ -49,7 +49,7 @@ def load(
     classes: int | Sequence[str] | None = None,
     size: checks.Pair | None = None,
     *,
-    method: Method = "paper",
+    method: str = "paper",
     image: ImageSpec | None = None,
     verify: bool = True,
     strict: bool = True,
@@ -237,7 +237,7 @@ def _new_head(new: Model, state: dict[str, Tensor], entries: list[Entry]) -> lis
     return kept
 
 
-def _new_grid(old: ViT, new: Model, state: dict[str, Tensor], entries: list[Entry], method: Method) -> list[Entry]:
+def _new_grid(old: ViT, new: Model, state: dict[str, Tensor], entries: list[Entry], method: str) -> list[Entry]:
     assert isinstance(new, ViT)
     touched = set()
     for path, module in old.named_modules():

@@ -46,7 +46,7 @@ def pooled(model: nn.Module, x: Tensor) -> Tensor:
 
 
 ALL = ("npz", "timm", "hf", "hf-v5", "torchvision")
-BIT = {"npz", "timm", "hf", "bit-pytorch"}
+BIT = ("npz", "timm", "hf", "hf-v5", "bit-pytorch")
 PEERS = {
     "timm": Peer(timm_vit(), holds=ALL),
     "timm-gap": Peer(timm_vit(global_pool="avg"), holds=("timm",)),
@@ -91,7 +91,7 @@ PEERS = {
             norm_layer=timm.layers.GroupNormAct,
         ),
         hints={},
-        holds=tuple(BIT),
+        holds=BIT,
     ),
     "hf-bit": Peer(
         lambda: transformers.BitForImageClassification(
@@ -99,13 +99,13 @@ PEERS = {
         ),
         logits,
         hints={},
-        holds=tuple(BIT),
+        holds=BIT,
     ),
     "hf-bit-headless": Peer(
         lambda: transformers.BitModel(transformers.BitConfig(depths=[1, 1], hidden_sizes=[256, 512])),
         pooled,
         hints={},
-        holds=tuple(BIT),
+        holds=BIT,
     ),
     "timm-hybrid": Peer(lambda: _hybrid((1, 2)), size=64, holds=("npz", "timm")),
     "timm-hybrid-stem": Peer(lambda: _hybrid(()), size=64, holds=("npz", "timm")),
