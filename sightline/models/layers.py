@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from sightline.models.positions import RelativePositions
 from sightline.models.taps import Tap
 
-# On a CPU, plain matrix products beat the fused kernel below about this many tokens and lose above
-# (benchmarks/models.py, `attention`). Accelerators prefer the fused kernel at every length.
+# On a CPU, training is faster with written-out matrix products below about this many tokens and with the fused kernel
+# above; inference, and accelerators, prefer the fused kernel at every length (benchmarks/models.py, `kernels`).
 FUSE_FROM = 100
 
 
@@ -77,19 +77,22 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
+        qkv = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
+        written_out = self.probs.watched or _short(qkv)
+        q, k, v = qkv.contiguous() if written_out else qkv  # one copy here, or one in each matrix product
         q, k, v = self.q(q), self.k(k), self.v(v)
         bias = self.relative(q) if self.relative is not None else None
-        y = self.per_head(self._attend(q, k, v, bias))
-        return self.drop(self.out(rearrange(y, "b h n d -> b n (h d)")))
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """One place chooses the kernel: the softmax is spelled out for a watcher and where that is the faster way."""
-        if self.probs.watched or (q.device.type == "cpu" and q.shape[-2] < FUSE_FROM):
+        if written_out:
             y, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5, bias=bias)
             self.probs(probs)
-            return y
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return self.drop(self.out(rearrange(self.per_head(y), "b h n d -> b n (h d)")))
+
+
+def _short(qkv: Tensor) -> bool:
+    """Whether written-out attention is the faster way."""
+    return qkv.device.type == "cpu" and qkv.shape[-2] < FUSE_FROM and qkv.requires_grad
 
 
 class Gelu(nn.Module):
@@ -99,8 +102,9 @@ class Gelu(nn.Module):
         super().__init__()
         self.form = form
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x, approximate="tanh" if self.form == "tanh" else "none")
+    def forward(self, x: Tensor, overwrite: bool = False) -> Tensor:
+        form = "tanh" if self.form == "tanh" else "none"
+        return torch.ops.aten.gelu_(x, approximate=form) if overwrite else F.gelu(x, approximate=form)
 
     def extra_repr(self) -> str:
         return self.form
@@ -117,7 +121,10 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        return self.drop(self.fc2(self.drop(self.hidden(self.fc1(x)))))
+        y = self.fc1(x)
+        # the widest tensor of the block: without gradients nobody needs it twice (a seventh of the MLP's time on a CPU)
+        y = self.hidden(y, overwrite=not (y.requires_grad or self.fc1._forward_hooks))
+        return self.drop(self.fc2(self.drop(y)))
 
 
 class LayerScale(nn.Module):

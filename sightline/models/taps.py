@@ -95,8 +95,7 @@ def _expand(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     for pattern in patterns:
         found = paths(model, pattern)
         if not found:
-            known = [name for name, _ in model.named_modules() if name]
-            close = difflib.get_close_matches(pattern.replace("*", "0"), known, n=3, cutoff=0.3)
+            close = difflib.get_close_matches(pattern.replace("*", "0"), paths(model, "**"), n=3, cutoff=0.3)
             raise ValueError(
                 f"No module of {type(model).__name__} matches {pattern!r}. Closest: {', '.join(close) or 'none'}."
             )

@@ -11,7 +11,8 @@ from sightline.models.vit import ViTConfig
 
 Config = ViTConfig | BiTConfig | HybridConfig
 
-# width, depth, heads, mlp_width. Nano, micro and mini are ours: pictures of 32 px, a minute to an hour on two cores.
+# width, depth, heads, mlp_width. Nano, micro and mini are ours, for pictures of 32 px and a minute to an hour on two
+# cores; they take the exact GELU, which a CPU computes several times faster than the tanh formula.
 VIT = {
     "nano": (64, 6, 4, 128),
     "micro": (128, 6, 4, 256),
@@ -94,7 +95,7 @@ def _plain(name: str) -> str:
 def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:
     width, depth, heads, mlp_width = VIT[letter]
     start: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
-    start["size"] = 32 if letter in SMALL else _fitting(224, patch)
+    start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _fitting(224, patch)}
     return ViTConfig(**_known(ViTConfig, {**start, **changes}))
 
 

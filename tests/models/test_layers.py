@@ -77,6 +77,18 @@ def test_drop_path_keeps_the_mean_and_drops_whole_samples():
     assert layers.DropPath(0.25).eval()(torch.ones(5)).eq(1).all()
 
 
+@pytest.mark.parametrize("form", ["tanh", "erf"])
+def test_the_mlp_is_the_same_with_and_without_gradients_and_observers(form):
+    mlp, x = layers.Mlp(8, 32, gelu=form), torch.randn(2, 3, 8)
+    expected = mlp.fc2(layers.Gelu(form)(mlp.fc1(x)))
+    with torch.no_grad():
+        torch.testing.assert_close(mlp(x), expected)
+        with sl.record(mlp, "fc1", "hidden") as tape:
+            torch.testing.assert_close(mlp(x), expected)
+        assert torch.equal(tape["fc1"], mlp.fc1(x))
+        torch.testing.assert_close(tape["hidden"], layers.Gelu(form)(tape["fc1"]))
+
+
 def test_gelu_forms_differ_as_published():
     x = torch.linspace(-6, 6, 100_001, dtype=torch.float64)
     gap = (layers.Gelu("tanh")(x) - layers.Gelu("erf")(x)).abs()
