@@ -134,6 +134,20 @@ def test_no_skip_changes_one_block_only(index):
         assert torch.equal(plain.blocks[i](z), cut.blocks[i](z)) == (i != index)
 
 
+def test_the_norm_ratio_of_a_scaled_branch_scales_inversely():
+    def ratio(model):
+        with sl.record(model, "blocks.1.attn_skip", "blocks.1.attn_branch") as tape:
+            model(pictures(2, 3, 16, 16))
+        return tape["blocks.1.attn_skip"].norm(dim=-1) / tape["blocks.1.attn_branch"].norm(dim=-1)
+
+    model = tiny()
+    before = ratio(model)
+    with torch.no_grad():
+        model.blocks[1].attn.out.weight.mul_(2.5)
+        model.blocks[1].attn.out.bias.mul_(2.5)
+    torch.testing.assert_close(ratio(model), before / 2.5)
+
+
 @pytest.mark.parametrize(
     ("changes", "prefix", "rows"),
     [
