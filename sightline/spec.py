@@ -95,7 +95,7 @@ class Result:
     def load(cls, path: str | Path) -> "Result":
         """Read what `save` wrote; the type is found by its name among the subclasses of this class."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 held = {k: file[k] for k in file.files}
             head = json.loads(str(held.pop("__head__")))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -45,7 +45,8 @@ def row(name: str) -> dict[str, Any]:
 @click.option("--size", help="Picture size in pixels: 384, or 384x256 (height x width).")
 @click.option("--classes", type=int, help="Number of classes; 0 for features only.")
 @click.option("--parts", is_flag=True, help="List every recordable tensor with its module path.")
-def show(name: str, size: str | None, classes: int | None, parts: bool, as_json: bool) -> None:
+@click.option("--growth", is_flag=True, help="Show how attention grows as patches shrink to pixels.")
+def show(name: str, size: str | None, classes: int | None, parts: bool, growth: bool, as_json: bool) -> None:
     """Tell what the model NAME is and what it costs."""
     changes: dict[str, Any] = {}
     if size is not None:
@@ -56,6 +57,9 @@ def show(name: str, size: str | None, classes: int | None, parts: bool, as_json:
     if parts:
         model = sl.build(c, device="meta")
         print_table([vars(p) for p in sl.anatomy(model)], as_json, title=name)
+        return
+    if growth:
+        print_table(sl.attention_growth(c), as_json, title=f"{name}: cost of attention by patch size")
         return
     print_table(facts(name, c), as_json, title=name)
 

@@ -18,11 +18,19 @@ from sightline.models.vit import ViT, ViTConfig
 Model = ViT | BiT
 
 
-def build(what: str | Config, *, seed: int = 0, device: str | torch.device | None = None, **changes: Any) -> Model:
+def build(
+    what: str | Config,
+    *,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    checkpointing: bool = False,
+    **changes: Any,
+) -> Model:
     """A model from a name or a configuration, initialised as the paper's code does, the same for the same seed.
 
     Further keywords change fields of the configuration: `classes`, `size`, `pool`, ... On `device="meta"` a model of
-    any size is built without memory.
+    any size is built without memory. `checkpointing` recomputes activations in the backward pass instead of keeping
+    them.
 
     >>> sl.build("vit-b16", classes=10, size=(224, 160), device="meta").config.grid
     (14, 10)
@@ -30,6 +38,7 @@ def build(what: str | Config, *, seed: int = 0, device: str | torch.device | Non
     made = config(what, **changes) if isinstance(what, str) else change(what, **changes)
     with torch.device("meta"):  # no time and no random numbers for values that are overwritten below
         model = from_config(made)
+    model.checkpointing = checkpointing
     target = torch.device(device) if device is not None else torch.get_default_device()
     if target.type == "meta":
         return model

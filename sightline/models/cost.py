@@ -1,6 +1,6 @@
 """What a model costs: parameters, multiply-accumulates, and the memory of its activations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
     )
 
 
-def attention_growth(what: str | ViTConfig, patches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> list[dict[str, Any]]:
+def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> list[dict[str, Any]]:
     """How the cost of attention grows as patches shrink to single pixels: with the square of the tokens (R25).
 
     `matrix_bytes` is what the attention weights of one block take for one picture if they are written out (float32).
@@ -93,9 +93,10 @@ def attention_growth(what: str | ViTConfig, patches: tuple[int, ...] = (1, 2, 4,
     """
     rows = []
     for patch in patches:
-        c = change(config(what) if isinstance(what, str) else what, patch=patch)
+        c = config(what) if isinstance(what, str) else what
         if not isinstance(c, ViTConfig):
-            raise ValueError(f"attention_growth takes a plain ViT; got {what!r}.")
+            raise ValueError(f"attention_growth takes a plain ViT; got a {type(c).__name__}.")
+        c = replace(c, patch=patch)
         rows.append(
             {
                 "patch": patch,

@@ -77,9 +77,10 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        qkv = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
-        written_out = self.probs.watched or _short(qkv)
-        q, k, v = qkv.contiguous() if written_out else qkv  # one copy here, or one in each matrix product
+        q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in self.qkv(x).chunk(3, dim=-1))
+        written_out = self.probs.watched or _short(q)
+        if written_out:  # one copy here, or one in each matrix product
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         q, k, v = self.q(q), self.k(k), self.v(v)
         bias = self.relative(q) if self.relative is not None else None
         if written_out:
@@ -90,9 +91,9 @@ class Attention(nn.Module):
         return self.drop(self.out(rearrange(self.per_head(y), "b h n d -> b n (h d)")))
 
 
-def _short(qkv: Tensor) -> bool:
+def _short(q: Tensor) -> bool:
     """Whether written-out attention is the faster way."""
-    return qkv.device.type == "cpu" and qkv.shape[-2] < FUSE_FROM and qkv.requires_grad
+    return q.device.type == "cpu" and q.shape[-2] < FUSE_FROM and q.requires_grad
 
 
 class Gelu(nn.Module):

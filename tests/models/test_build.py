@@ -59,8 +59,7 @@ def test_features_speak_one_language(name):
 def test_recomputing_activations_changes_nothing_but_memory(name):
     grads, logits = [], []
     for recompute in (False, True):
-        model = fill(sl.build(name, classes=10)).train()
-        model.checkpointing = recompute
+        model = fill(sl.build(name, classes=10, checkpointing=recompute)).train()
         y = model(picture())
         y.square().sum().backward()
         logits.append(y)

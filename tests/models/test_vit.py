@@ -134,6 +134,20 @@ def test_no_skip_changes_one_block_only(index):
         assert torch.equal(plain.blocks[i](z), cut.blocks[i](z)) == (i != index)
 
 
+def test_the_norm_ratio_of_a_scaled_branch_scales_inversely():
+    def ratio(model):
+        with sl.record(model, "blocks.1.attn_skip", "blocks.1.attn_branch") as tape:
+            model(pictures(2, 3, 16, 16))
+        return tape["blocks.1.attn_skip"].norm(dim=-1) / tape["blocks.1.attn_branch"].norm(dim=-1)
+
+    model = tiny()
+    before = ratio(model)
+    with torch.no_grad():
+        model.blocks[1].attn.out.weight.mul_(2.5)
+        model.blocks[1].attn.out.bias.mul_(2.5)
+    torch.testing.assert_close(ratio(model), before / 2.5)
+
+
 @pytest.mark.parametrize(
     ("changes", "prefix", "rows"),
     [
@@ -239,7 +253,11 @@ def test_any_grid_any_patch_any_channels(y, x, p, q, channels):
         ({"no_skip": (3,)}, "0 to 2"),
         ({"position": "sincos", "width": 18}, "divisible by 4"),
         ({"position": "2d", "width": 15, "heads": 3}, "divisible by 2"),
-        ({"classes": -1}, "from 0 up"),
+        ({"classes": -1}, "at least 0"),
+        ({"classes": "ten"}, "whole number"),
+        ({"size": 16.0}, "whole number"),
+        ({"size": (16, 16, 3)}, "height, width"),
+        ({"registers": True}, "whole number"),
         ({"depth": 0}, "at least 1"),
         ({"dropout": 1.0}, r"\[0, 1\)"),
         ({"head": "mlp", "classes": 0}, "classes"),
@@ -264,6 +282,7 @@ def test_bad_pictures_are_refused_with_advice(name):
         (good[0], r"x\[None\]"),
         (good.permute(0, 2, 3, 1), "permute"),
         (good.byte(), "Normalise"),
+        (good.numpy(), "as_tensor"),
         (bad, r"Pictures \[1\]"),
     ]:
         with pytest.raises(ValueError, match=says):
