@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODEL, TIMM, REPEATS = "vit-l16", "vit_large_patch16_224", 5
+MODEL, TIMM, REPEATS = "vit-l16", "vit_large_patch16_224", 3
 RESULTS = Path(__file__).parent / "results" / "weights.json"
 
 # Each job runs alone in a fresh process: it prints seconds and the growth of its peak memory over the imports.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -36,10 +35,15 @@ CONV_DENSE = Way(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the 
 
 def joined(*sizes: int, each: Way = SAME) -> Way:
     """Several tensors of theirs are one of ours, along the first axis (query, key, value; class token, registers)."""
-    return Way(
-        lambda t: torch.cat([each.there([x]) for x in t]),
-        lambda t: tuple(each.back(part)[0] for part in t.split(sizes)),
-    )
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        parts = [each.there([t]) for t in tensors]
+        whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
+        for place, part in zip(whole.split(sizes), parts):
+            place.copy_(part)  # transposes in blocks, which torch.cat does not
+        return whole
+
+    return Way(join, lambda t: tuple(each.back(part)[0] for part in t.split(sizes)))
 
 
 def into_heads(width: int, heads: int) -> Way:
