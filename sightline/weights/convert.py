@@ -153,11 +153,19 @@ def carry(made: Plan, read: Reader, dtype: torch.dtype | None = None) -> dict[st
     wanted = made.model.state_dict()
     state: dict[str, Tensor] = {}
     for row in made.rows:
+        like = wanted[row.ours]
+        # what stays is allocated before what is let go again, or the heap fills with holes
+        kept = None if row.way.in_order or dtype is None else torch.empty(like.shape, dtype=dtype)
         parts = []
-        for key, like in write(row, wanted[row.ours]).items():
+        for key, shape in write(row, like).items():
             tensor = read(made.places[key].key, made.places[key].layer)
-            parts.append(tensor.reshape(like.shape))
-        state[row.ours] = row.way.there(parts).to(dtype or parts[0].dtype).contiguous()
+            parts.append(tensor.reshape(shape.shape))
+        there = row.way.there(parts)
+        if kept is None:  # counters of batch norms stay whole numbers
+            kept = there.to(dtype if dtype and there.is_floating_point() else there.dtype).contiguous()
+        else:
+            kept.copy_(there)
+        state[row.ours] = kept
     return state
 
 

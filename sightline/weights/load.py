@@ -164,8 +164,8 @@ def planned(source: Source, head: headers.Header | None, hints: dict[str, Any], 
 
 
 def common_dtype(made: Plan, source: Source) -> torch.dtype:
-    """One floating-point type for the model: the widest in the file, half precision widened to float32."""
-    kept: torch.dtype = torch.float32
+    """One floating-point type for the model: the widest in the file; others' half precision is widened to float32."""
+    kept: torch.dtype | None = None
     for row in made.rows:
         for key in row.theirs:
             place = made.places[key]
@@ -176,8 +176,9 @@ def common_dtype(made: Plan, source: Source) -> torch.dtype:
                 raise WeightsError(
                     f"{place.key} has type {str(dtype).removeprefix('torch.')}; expected floating point."
                 )
-            kept = torch.promote_types(kept, FLOATS[dtype])
-    return kept
+            ours = dtype if made.format == "sightline" else FLOATS[dtype]  # our own files come back as they were
+            kept = ours if kept is None else torch.promote_types(kept, ours)
+    return kept or torch.float32
 
 
 def finite(key: str, tensor: Tensor) -> Tensor:

@@ -56,7 +56,16 @@ def test_our_own_file_holds_every_model(name, changes, dtype, tmp_path):
     assert again.config == model.config
     assert again.image == model.image
     assert again.loaded.verified == 0.0
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+    for a, b in zip(model.state_dict().values(), again.state_dict().values()):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+
+
+def test_half_precision_of_ours_comes_back_as_it_was(tmp_path):
+    model = made().bfloat16()
+    again = sl.load(sl.save(model, tmp_path / "model.safetensors"))
+    assert {p.dtype for p in again.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
 
 
 def test_other_programs_read_our_file(tmp_path):
