@@ -1,4 +1,4 @@
-"""The command line: few verbs, each a thin call of one public function. A file per room; importing it adds its verbs."""
+"""The command line: few verbs, each a thin call of one public function. A file per room, added by its import."""
 
 from sightline.cli.shell import main
 
