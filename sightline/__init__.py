@@ -7,6 +7,8 @@ from sightline.data.dataset import Dataset
 from sightline.data.errors import BadImage, TooManyBad
 from sightline.data.folder import Folder, Manifest
 from sightline.data.images import normalise, open_images
+from sightline.data.scenes.scenes import Scene, Scenes
+from sightline.data.source import dataset
 from sightline.spec import Features, ImageSpec, Result
 
 __version__ = "0.1.0"
@@ -22,7 +24,10 @@ __all__ = [
     "ImageSpec",
     "Manifest",
     "Result",
+    "Scene",
+    "Scenes",
     "TooManyBad",
+    "dataset",
     "normalise",
     "open_images",
 ]
