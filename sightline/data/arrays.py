@@ -27,8 +27,8 @@ class Arrays(Dataset):
 
     def __init__(
         self,
-        images: NDArray[np.uint8],
-        labels: NDArray[np.integer] | NDArray[np.bool_],
+        images: NDArray,
+        labels: NDArray,
         *,
         classes: Sequence[str] | None = None,
         name: str = "arrays",
@@ -64,13 +64,24 @@ class Arrays(Dataset):
 
 def read_npz(path: str | Path, split: str | None = None) -> Arrays:
     """An `.npz` with images and labels (or x and y; or x_train, y_train, x_test, y_test), and perhaps classes."""
+    held = _arrays_of(path)
+    images, labels = (_find(path, [*held], keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
+    classes = tuple(str(c) for c in held["classes"]) if "classes" in held else None
+    return Arrays(held[images], _flat(held[labels]), classes=classes, name=shown(path))
+
+
+def _arrays_of(path: str | Path) -> dict[str, NDArray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            images, labels = (_find(path, file.files, keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
-            classes = tuple(str(c) for c in file["classes"]) if "classes" in file.files else None
-            return Arrays(file[images], file[labels].squeeze(), classes=classes, name=shown(path))
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{shown(path)} is not an .npz file that can be read ({error}).") from error
+            return {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "pickle" in str(error) else str(error)
+        raise ValueError(f"{shown(path)} is not an .npz file of arrays that can be read ({reason}).") from error
+
+
+def _flat(labels: NDArray) -> NDArray:
+    """Keras keeps class numbers as a column."""
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
 def _find(path: str | Path, there: list[str], keys: tuple[str, ...], split: str | None) -> str:

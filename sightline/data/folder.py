@@ -72,9 +72,7 @@ def _split_folder(root: Path, split: str | None, home: str | None, refused: list
     names = sorted(e.name for e in _entries(root, home, refused) if e.is_dir())
     splits = [n for n in names if n.lower() in SPLITS]
     is_split = (
-        bool(splits)
-        and len(splits) == len(names)
-        and any(any(c.is_dir() for c in os.scandir(root / n)) for n in splits)
+        bool(splits) and len(splits) == len(names) and any(c.is_dir() for n in splits for c in (root / n).iterdir())
     )
     if split is None:
         if is_split and len(splits) > 1:
