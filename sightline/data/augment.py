@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from sightline.data.draws import Draws, Number, generator
-from sightline.data.images import KERNELS, Box, Pixels
+from sightline.data.images import KERNELS, Pixels
 from sightline.data.randaugment import OPERATIONS, apply
 from sightline.spec import ImageSpec
 
@@ -34,6 +34,7 @@ class Augment:
     crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # share of the picture's area (ViT, code of appendix B.1.1)
     crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop before it becomes a square
     flip: bool = True
+    shift: Number = 0.0  # moved by up to this share of the side, borders mirrored: what small pictures get for a crop
     randaugment: tuple[int, Number] | None = None  # operations per picture, magnitude 0..10
     jitter: Number | tuple[Number, Number, Number, Number] = 0.0  # brightness, contrast, saturation, hue (<= 0.5)
     erase: Number = 0.0  # probability of one erased rectangle
@@ -46,6 +47,7 @@ class Augment:
         _need(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
         low, high = self.crop_ratio
         _need(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
+        _need(0 <= self.shift < 1, f"shift={self.shift}", "expected a share of the side, 0 <= shift < 1")
         count, level = self.randaugment or (0, 0)
         _need(
             count >= 0 and 0 <= level <= 10, f"randaugment={self.randaugment}", "expected (operations, magnitude 0..10)"
@@ -99,12 +101,16 @@ def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDAr
     return np.stack([left, upper, left + w, upper + h], axis=1)
 
 
-def resize(image: Image.Image, box: Box, spec: ImageSpec, *, mirror: bool) -> Image.Image:
-    """The box of the picture at the model's size, antialiased, mirrored or not."""
-    height, width = spec.size
-    if image.size != (width, height) or box != (0, 0, width, height):
-        image = image.resize((width, height), KERNELS[spec.interpolation], box=box)
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirror else image
+def resize(pixels: Pixels, spec: ImageSpec) -> Pixels:
+    """A crop at the model's size, antialiased. torch's kernel for bytes gives what Pillow gives, give or take one level
+    of 255, in half the time."""
+    if pixels.shape[:2] == spec.size:
+        return pixels
+    if spec.interpolation == "nearest":
+        return np.asarray(Image.fromarray(pixels).resize(spec.size[::-1], KERNELS["nearest"]))
+    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
+    return resized[0].permute(1, 2, 0).numpy()
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ class Plan:
 
     boxes: NDArray[np.float64]
     mirror: NDArray[np.bool_]
+    moves: NDArray[np.int64]  # (b, 2), pixels down and right
     operations: NDArray[np.int64]  # (b, operations of RandAugment)
     signs: NDArray[np.float64]  # (b, the same), -1 or 1
     places: NDArray[np.float64]  # (b, the same, 2), where a cutout falls
@@ -127,6 +134,7 @@ def plan(sizes: NDArray[np.int64], augment: Augment, draws: Draws, *, size: tupl
     return Plan(
         boxes=crop_boxes(sizes, augment, draws),
         mirror=flip if augment.flip else np.zeros_like(flip),
+        moves=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
         operations=draws.choices("operation", len(OPERATIONS), count),
         signs=np.where(draws.many("sign", count) < 0.5, -1.0, 1.0),
         places=draws.many("place", 2 * count).reshape(len(flip), count, 2),
@@ -135,24 +143,34 @@ def plan(sizes: NDArray[np.int64], augment: Augment, draws: Draws, *, size: tupl
     )
 
 
-def transform(
-    image: Image.Image, row: int, steps: Plan, *, augment: Augment, spec: ImageSpec, scale: tuple[float, float]
-) -> Pixels:
-    """One picture through its row of the plan. `scale` is the share of its width and height at which it was decoded."""
-    left, upper, right, lower = (float(v) for v in steps.boxes[row] * (scale * 2))
-    box = (left, upper, min(right, image.width), min(lower, image.height))
-    image = resize(image, box, spec, mirror=bool(steps.mirror[row]))
+def transform(pixels: Pixels, row: int, steps: Plan, *, augment: Augment, spec: ImageSpec) -> Pixels:
+    """What was cropped of one picture through the rest of its row of the plan."""
+    pixels = resize(pixels, spec)
+    if steps.mirror[row]:
+        pixels = pixels[:, ::-1]
+    down, right = (int(v) for v in steps.moves[row])
+    if down or right:
+        pixels = pixels[_mirrored(pixels.shape[0], down)][:, _mirrored(pixels.shape[1], right)]
+    if augment.randaugment or any(augment.jitters):
+        pixels = np.asarray(_recoloured(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
+    hole = steps.erased[row]
+    if hole[1] > hole[0]:
+        pixels = pixels.copy()
+        pixels[hole[0] : hole[1], hole[2] : hole[3]] = np.rint(np.multiply(spec.mean, 255))  # zero, once normalised
+    return pixels
+
+
+def _mirrored(length: int, move: int) -> NDArray[np.int64]:
+    """Rows of a picture that was moved: what comes in is the mirror image of its border."""
+    at = np.abs(np.arange(length) - move)
+    return length - 1 - np.abs(length - 1 - at)
+
+
+def _recoloured(image: Image.Image, row: int, steps: Plan, augment: Augment) -> Image.Image:
     if augment.randaugment:
         for number, sign, place in zip(steps.operations[row], steps.signs[row], steps.places[row]):
             image = apply(OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place)
-    if any(augment.jitters):
-        image = recolour(image, augment.jitters, steps.colours[row])
-    pixels = np.asarray(image)
-    upper_, lower_, left_, right_ = (int(v) for v in steps.erased[row])
-    if lower_ > upper_:
-        pixels = pixels.copy()
-        pixels[upper_:lower_, left_:right_] = np.rint(np.multiply(spec.mean, 255))  # zero, once normalised
-    return pixels
+    return recolour(image, augment.jitters, steps.colours[row]) if any(augment.jitters) else image
 
 
 def recolour(

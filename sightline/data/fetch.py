@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 CHUNK = 1 << 20
@@ -128,7 +129,8 @@ class Package:
         """The package file, in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as room:
-            TOOLS[self.tool](self.package, room)
+            with Console(stderr=True).status(f"fetching the {self} with {self.tool}"):
+                TOOLS[self.tool](self.package, room)
             files = [f for f in Path(room).iterdir() if f.is_file() and not f.name.startswith(".")]
             if len(files) != 1:
                 raise FetchError(f"{self} came as {len(files)} files instead of one.")

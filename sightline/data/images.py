@@ -20,6 +20,11 @@ from torch import Tensor
 from sightline.data.errors import BadImage, shown
 from sightline.spec import ImageSpec
 
+try:
+    import simplejpeg
+except ImportError:
+    simplejpeg = None
+
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 Box = tuple[
     int | float, int | float, int | float, int | float
@@ -99,20 +104,29 @@ def finish(image: Image.Image, name: str, *, box: Box | None, size: tuple[int, i
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            if box is not None and size is not None and image.format == "JPEG":
-                _shrink(image, box, size)
+            if box is not None and size is not None and (scale := scale_for(box, size)) > 1:
+                image.draft("RGB", (image.width // scale, image.height // scale))  # heeded by JPEG alone
             image.load()
             return eight_bit_rgb(upright(image))
         except Exception as error:  # as above: whatever a broken file provokes becomes one kind of error
             raise BadImage(f"{name} is broken ({_reason(error)}).") from error
 
 
-def _shrink(image: Image.Image, box: Box, size: tuple[int, int]) -> None:
-    """Ask the JPEG decoder for the smallest scale at which the box still has at least the pixels of `size`."""
+def scale_for(box: Box, size: tuple[int, int]) -> int:
+    """By how much a JPEG may be shrunk while it is decoded, so that the box still has at least the pixels of `size`."""
     spare = min((box[2] - box[0]) / size[1], (box[3] - box[1]) / size[0])
-    scale = next((s for s in (8, 4, 2) if s <= spare), 1)
-    if scale > 1:
-        image.draft("RGB", (image.width // scale, image.height // scale))
+    return next((s for s in (8, 4, 2) if s <= spare), 1)
+
+
+def turbo(picture: Encoded, header: Image.Image) -> Pixels | None:
+    """A plain RGB JPEG by simplejpeg, where that is installed (`pip install "sightline[fast]"`): the same library and
+    settings as Pillow's, so the same pixels, in two thirds of the time. None: let Pillow do it, and judge it."""
+    if simplejpeg is None or header.format != "JPEG" or header.mode != "RGB":
+        return None
+    try:
+        return simplejpeg.decode_jpeg(picture.data, fastdct=False, fastupsample=False)
+    except Exception:  # broken, or merely odd
+        return None
 
 
 def upright(image: Image.Image) -> Image.Image:

@@ -11,7 +11,19 @@ from sightline.data.augment import Augment, Plan, plan, transform
 from sightline.data.dataset import Dataset
 from sightline.data.draws import Draws, Ints
 from sightline.data.errors import BadImage, TooManyBad
-from sightline.data.images import Encoded, Picture, Pixels, begin, finish, fit, to_tensor, upright_size
+from sightline.data.images import (
+    Box,
+    Encoded,
+    Picture,
+    Pixels,
+    begin,
+    finish,
+    fit,
+    scale_for,
+    to_tensor,
+    turbo,
+    upright_size,
+)
 from sightline.spec import ImageSpec
 
 SEARCH = 100  # pictures of the same class that are tried in place of a bad one
@@ -21,9 +33,36 @@ SEARCH = 100  # pictures of the same class that are tried in place of a bad one
 class Opened:
     """A picture whose header was read; a JPEG is not decoded yet, so that its crop can choose the scale."""
 
-    image: Image.Image
-    name: str
+    picture: Picture
+    image: Image.Image | None  # None: the picture is pixels already
     size: tuple[int, int]  # width, height, upright
+
+    def whole(self) -> Image.Image:
+        """All of it, decoded."""
+        if isinstance(self.picture, np.ndarray):
+            return Image.fromarray(self.picture)
+        assert self.image is not None
+        return finish(self.image, self.picture.name, box=None, size=None)
+
+    def region(self, box: Box, size: tuple[int, int]) -> Pixels:
+        """The pixels of a box, at the scale at which it was decoded."""
+        if isinstance(self.picture, np.ndarray):
+            return _cut(self.picture, box)
+        assert self.image is not None
+        fast = turbo(self.picture, self.image) if scale_for(box, size) == 1 and self.size == self.image.size else None
+        if fast is not None:
+            return _cut(fast, box)
+        image = finish(self.image, self.picture.name, box=box, size=size)
+        x, y = image.width / self.size[0], image.height / self.size[1]
+        left, upper = int(box[0] * x), int(box[1] * y)
+        right, lower = max(left + 1, round(box[2] * x)), max(upper + 1, round(box[3] * y))
+        return np.array(image.crop((left, upper, min(right, image.width), min(lower, image.height))))
+
+
+def _cut(pixels: Pixels, box: Box) -> Pixels:
+    left, upper, right, lower = (int(v) for v in box)
+    cut = np.ascontiguousarray(pixels[upper:lower, left:right])
+    return cut if cut.flags.writeable else cut.copy()
 
 
 def opened(picture: Picture | BadImage) -> Opened | BadImage:
@@ -36,10 +75,9 @@ def opened(picture: Picture | BadImage) -> Opened | BadImage:
                 image = begin(picture)
             except BadImage as error:
                 return error
-            return Opened(image, picture.name, upright_size(image))
+            return Opened(picture, image, upright_size(image))
         case _:
-            image = Image.fromarray(picture)
-            return Opened(image, "", image.size)
+            return Opened(picture, None, (picture.shape[1], picture.shape[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +119,10 @@ class Making:
 
     def _transformed(self, header: Opened, row: int, steps: Plan | None) -> Pixels:
         if steps is None or self.train is None:
-            return fit(finish(header.image, header.name, box=None, size=None), self.spec)
+            return fit(header.whole(), self.spec)
         left, upper, right, lower = (float(v) for v in steps.boxes[row])
-        image = finish(header.image, header.name, box=(left, upper, right, lower), size=self.spec.size)
-        scale = (image.width / header.size[0], image.height / header.size[1])
-        return transform(image, row, steps, augment=self.train, spec=self.spec, scale=scale)
+        pixels = header.region((left, upper, right, lower), self.spec.size)
+        return transform(pixels, row, steps, augment=self.train, spec=self.spec)
 
     def _replacement(self, row: int) -> Pixels:
         """The rule: the next readable picture of the same class (or label set) in the dataset's order, round the end,

@@ -79,6 +79,15 @@ def test_flip_mirrors_about_half():
     assert 70 < (got[:, 0, 0, 0] == 0).sum() < 130
 
 
+def test_shift_moves_and_mirrors_the_border():
+    images = np.tile(np.arange(16, dtype=np.uint8)[:, None, None], (100, 1, 16, 3))  # every row has its own number
+    moved = sl.Augment(crop_area=None, flip=False, shift=0.25)
+    got, _ = next(iter(sl.Arrays(images, np.arange(100) % 2).batches(SPEC, batch=100, train=moved, device=None)))
+    first = got[:, 0, :, 0].numpy().astype(int)
+    assert set(np.abs(np.diff(first, axis=1)).ravel()) == {1}, "neighbours stay neighbours, at the border too"
+    assert {int(row[8]) - 8 for row in first} == set(range(-4, 5))
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operations_are_pure_and_keep_the_size(operation):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8))
@@ -135,6 +144,7 @@ def test_erased_is_zero_for_the_model():
         {"crop_ratio": (2, 1)},
         {"randaugment": (2, 11)},
         {"erase": -0.1},
+        {"shift": 1.0},
         {"mixup": -1},
         {"cutmix": -1},
         {"repeats": 0},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 import sightline as sl
-from sightline.data.images import Encoded, crop_box, decode, fit
+from sightline.data.images import Encoded, begin, crop_box, decode, fit, turbo
 
 KINDS = ("JPEG", "PNG", "WEBP")
 MUTANTS = 5_000
@@ -73,6 +73,23 @@ def test_mutated_files_give_pictures_or_our_error(kind):
             good += 1
     assert all(f"mutant {number}" in text and text.isprintable() for number, text in messages)
     assert 0 < good < MUTANTS // 3, "some survive, some do not"
+
+
+def test_the_fast_decoder_gives_the_same_pixels_or_leaves_it_to_pillow():
+    pytest.importorskip("simplejpeg")
+    same = 0
+    for number, data in enumerate(
+        [encoded(photo(61, 43), "JPEG", quality=q) for q in (30, 90, 100)] + list(mutants("JPEG", 600, seed=9))
+    ):
+        picture = Encoded(data, str(number))
+        try:
+            fast = turbo(picture, begin(picture))
+        except sl.BadImage:
+            continue
+        if fast is not None:
+            assert np.array_equal(fast, np.asarray(decode(picture)))
+            same += 1
+    assert same > 20
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path):
