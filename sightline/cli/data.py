@@ -13,7 +13,7 @@ import numpy as np
 
 import sightline as sl
 from sightline.cli.shell import cli, show
-from sightline.data.named import data_folder
+from sightline.data.named import data_folder, is_here
 from sightline.data.registry import KNOWN
 from sightline.data.scenes.tasks import TASKS
 
@@ -43,7 +43,7 @@ def list_(as_json: bool) -> None:
             "classes": known.count,
             "pictures": sum(known.splits.values()),
             "splits": ", ".join(known.splits),
-            "here": (data_folder() / known.name).is_dir(),
+            "here": is_here(known.name),
             "about": known.about,
         }
         for known in KNOWN.values()

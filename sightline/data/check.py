@@ -1,5 +1,6 @@
 """Hygiene: what is wrong with a dataset before a model is trained on it."""
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from PIL import Image
 
 from sightline.data.dataset import Dataset
 from sightline.data.errors import BadImage
-from sightline.data.images import ORIENTATION, Encoded, Picture, begin, finish
+from sightline.data.images import Encoded, Picture, begin, finish, orientation
 from sightline.data.progress import progress
 from sightline.data.sheet import contact_sheet
 from sightline.data.twins import GREY, NEAR, Twin, fingerprints, smaller, twins
@@ -163,14 +164,20 @@ def _oddities(image: Image.Image) -> Iterator[tuple[str, str]]:
         yield "16-bit", f"mode {image.mode}"
     elif image.mode in MODES:
         yield MODES[image.mode], f"mode {image.mode}"
-    if getattr(image, "n_frames", 1) > 1:
-        yield "animated", f"{image.n_frames} frames, the first is used"  # type: ignore[attr-defined]
-    try:
-        turned = image.getexif().get(ORIENTATION, 1) if "exif" in image.info else 1
-    except Exception:  # a broken EXIF block is no reason to refuse the picture
-        turned = 1
-    if turned != 1:
+    if (frames := _frames(image)) > 1:
+        yield "animated", f"{frames} frames, the first is used"
+    if (turned := orientation(image)) != 1:
         yield "rotated", f"EXIF orientation {turned}, turned upright when read"
+
+
+def _frames(image: Image.Image) -> int:
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except Exception:  # counting them reads on into the file, and that may be broken
+        return 1
+    finally:
+        with contextlib.suppress(Exception):
+            image.seek(0)
 
 
 def _encoding(image: Image.Image) -> str:

@@ -131,18 +131,23 @@ def turbo(picture: Encoded, header: Image.Image) -> Pixels | None:
 
 def upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF orientation says."""
-    if "exif" in image.info and image.getexif().get(ORIENTATION, 1) != 1:
-        return ImageOps.exif_transpose(image)
-    return image
+    return ImageOps.exif_transpose(image) if orientation(image) != 1 else image
+
+
+def orientation(image: Image.Image) -> int:
+    """How the camera was held, 1 to 8. An EXIF block may be broken while the picture is whole: then it counts as 1."""
+    if "exif" not in image.info:
+        return 1
+    try:
+        found = image.getexif().get(ORIENTATION, 1)
+    except Exception:
+        return 1
+    return found if found in range(1, 9) else 1
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Width and height after `upright`, known before decoding."""
-    try:
-        turned = "exif" in image.info and image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
-    except Exception:  # an EXIF block may be broken while the picture is whole
-        turned = False
-    return (image.height, image.width) if turned else image.size
+    return (image.height, image.width) if orientation(image) >= 5 else image.size
 
 
 def eight_bit_rgb(image: Image.Image) -> Image.Image:
