@@ -177,7 +177,7 @@ def _scaled(image: Image.Image) -> Image.Image:
 
 def fit(image: Image.Image, spec: ImageSpec) -> Pixels:
     """What the model sees of a picture in evaluation: to the last bit what torchvision's Resize and CenterCrop give.
-    (One pass through Pillow's `box` would be quicker, but its corners are single floats: some pixels differ.)"""
+    (One pass through Pillow's `box` would be quicker, but some pixels then differ by several levels.)"""
     height, width = spec.size
     whole = whole_size(image.size, spec)
     if image.size != whole:
