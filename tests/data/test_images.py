@@ -76,7 +76,6 @@ def test_mutated_files_give_pictures_or_our_error(kind):
 
 
 def test_the_fast_decoder_gives_the_same_pixels_or_leaves_it_to_pillow():
-    pytest.importorskip("simplejpeg")
     same = 0
     for number, data in enumerate(
         [encoded(photo(61, 43), "JPEG", quality=q) for q in (30, 90, 100)] + list(mutants("JPEG", 600, seed=9))
