@@ -119,8 +119,8 @@ def scale_for(box: Box, size: tuple[int, int]) -> int:
 
 
 def turbo(picture: Encoded, header: Image.Image) -> Pixels | None:
-    """A plain RGB JPEG by simplejpeg, where there is a wheel of it: the same library and settings as Pillow's, so the same
-    pixels, in two thirds of the time. None: let Pillow do it, and judge it."""
+    """A plain RGB JPEG by simplejpeg, where there is a wheel of it: the same library and settings as Pillow's, so
+    the same pixels, in two thirds of the time. None: let Pillow do it, and judge it."""
     if simplejpeg is None or header.format != "JPEG" or header.mode != "RGB":
         return None
     try:
