@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.weights.report import WeightsError, atomic
+from sightline.spec import atomic
+from sightline.weights.report import WeightsError
 from sightline.weights.store import bytes_of, fill
 
 ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file

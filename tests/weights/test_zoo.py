@@ -11,7 +11,7 @@ import torch
 
 import sightline as sl
 from sightline.cli import main
-from sightline.weights import download
+from sightline.data import download
 from sightline.weights.download import OfflineError, fetch
 from tests.peers import fill
 
@@ -71,13 +71,13 @@ def sha(data: bytes) -> str:
 
 def test_a_broken_download_is_continued(server, tmp_path):
     server.cut = 300_000
-    with pytest.raises(OfflineError, match="the next try continues there"):
+    with pytest.raises(OfflineError, match="what came is kept"):
         fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data))
     assert not (tmp_path / "a.npz").exists()
     assert (tmp_path / "a.npz.part").stat().st_size == 300_000
     fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data))
     assert (tmp_path / "a.npz").read_bytes() == server.data
-    assert {p.name for p in tmp_path.iterdir()} <= {"a.npz", "a.npz.lock", "cache"}
+    assert {p.name for p in tmp_path.iterdir()} <= {"a.npz", ".a.npz.lock", "cache"}
     asked = server.asked
     fetch(f"{server.url}/a.npz", tmp_path / "a.npz")
     assert server.asked == asked  # once is enough
@@ -96,7 +96,7 @@ def test_a_part_of_another_file_is_thrown_away(how, server, tmp_path):
 
 
 def test_a_wrong_checksum_is_refused_and_removed(server, tmp_path):
-    with pytest.raises(sl.WeightsError, match="came with checksum"):
+    with pytest.raises(sl.WeightsError, match="does not have the checksum"):
         fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256="0" * 64)
     assert not [p for p in tmp_path.iterdir() if p.suffix in (".npz", ".part")]
     fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data)[:8])  # the beginning is enough
@@ -153,7 +153,7 @@ def test_offline_is_one_sentence_with_the_way_out(monkeypatch, tmp_path, capsys)
         sl.load("vit-b16.augreg-i21k")
     monkeypatch.delenv("SIGHTLINE_OFFLINE")
     nowhere = sl.Weights(name="vit-nano4.nowhere", source="http://127.0.0.1:9/model.npz")
-    with pytest.raises(sl.WeightsError, match=r"127\.0\.0\.1:9 cannot be reached"):
+    with pytest.raises(sl.WeightsError, match=r"127\.0\.0\.1:9\S* cannot be reached"):
         nowhere.fetch()
     with pytest.raises(SystemExit):
         main(["convert", "vit-b16.augreg-i99k", str(tmp_path / "out.safetensors")])
