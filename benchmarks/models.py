@@ -76,7 +76,7 @@ def speed(rounds: int) -> dict:
 
 
 def kernels(rounds: int) -> dict:
-    """Why FUSE_FROM stands where it stands: written-out against fused attention by number of tokens, training."""
+    """Why attention is always fused: written out against fused by number of tokens, training."""
     done = {}
     for tokens in (17, 50, 65, 82, 101, 122, 145, 197, 257):
         q, k, v = (torch.randn(3_000 // tokens + 1, 4, tokens, 32, requires_grad=True) for _ in range(3))

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from sightline.models import checks
 from sightline.models.build import build, change
 from sightline.models.variants import Config, config
-from sightline.models.vit import ViTConfig
+from sightline.models.vit import ViT, ViTConfig
 
 # torch counts every fused attention kernel but the CPU's
 FUSED_ON_CPU = {
@@ -69,7 +69,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
             FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter,
             saved_tensors_hooks(kept.pack, kept.unpack),
         ):
-            functional_call(model, weights, (picture,))
+            functional_call(_Whole(model), {f"model.{k}": v for k, v in weights.items()}, (picture,))
     plan = getattr(model, "plan", None)
     return Cost(
         size=(y, x),
@@ -108,6 +108,19 @@ def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8,
             }
         )
     return rows
+
+
+class _Whole(nn.Module):
+    """Counts every token to the end, as the published tables do, where the forward pass may leave some out."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.model, ViT):
+            return self.model(x)
+        return self.model.head(self.model.represent(self.model.encode(x)))
 
 
 class _Kept:

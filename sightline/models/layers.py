@@ -11,10 +11,6 @@ from torch import Tensor, nn
 from sightline.models.positions import RelativePositions
 from sightline.models.taps import Tap
 
-# On a CPU, training is faster with written-out matrix products below about this many tokens and with the fused kernel
-# above; inference, and accelerators, prefer the fused kernel at every length (benchmarks/models.py, `kernels`).
-FUSE_FROM = 100
-
 
 def attention(
     q: Float[Tensor, "... n d"],
@@ -55,7 +51,7 @@ def basic_self_attention(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention (ViT, appendix A). Fused where that is faster, unless someone records `probs`."""
+    """Multi-head self-attention (ViT, appendix A). Fused, unless someone records `probs`."""
 
     def __init__(
         self,
@@ -76,24 +72,19 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Float[Tensor, "b n d"], rows: int | None = None) -> Float[Tensor, "b m d"]:
+        """All tokens, or the first `rows` of them; they attend to all in any case."""
         q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in self.qkv(x).chunk(3, dim=-1))
-        written_out = self.probs.watched or _short(q)
-        if written_out:  # one copy here, or one in each matrix product
-            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         q, k, v = self.q(q), self.k(k), self.v(v)
         bias = self.relative(q) if self.relative is not None else None
-        if written_out:
+        if rows is not None:
+            q, bias = q[:, :, :rows], bias if bias is None else bias[:, :, :rows]
+        if self.probs.watched:  # spell the softmax out only for a watcher: the fused kernel never forms it
             y, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5, bias=bias)
             self.probs(probs)
         else:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.drop(self.out(rearrange(self.per_head(y), "b h n d -> b n (h d)")))
-
-
-def _short(q: Tensor) -> bool:
-    """Whether written-out attention is the faster way."""
-    return q.device.type == "cpu" and q.shape[-2] < FUSE_FROM and q.requires_grad
 
 
 class Gelu(nn.Module):

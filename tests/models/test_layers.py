@@ -49,8 +49,8 @@ def test_every_kernel_gives_the_same(n, heads, seed):
     torch.testing.assert_close(tape["attn.probs"].sum(-1), torch.ones(2, heads, n).double())
 
 
-@pytest.mark.parametrize("tokens", [layers.FUSE_FROM - 1, layers.FUSE_FROM, 197])
-def test_observed_and_fused_agree_on_both_sides_of_the_choice(tokens):
+@pytest.mark.parametrize("tokens", [2, 65, 197])
+def test_observed_and_fused_agree(tokens):
     attn = layers.Attention(64, 4)
     x = torch.randn(2, tokens, 64)
     plain = attn(x)

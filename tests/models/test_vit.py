@@ -189,6 +189,45 @@ def test_registers_stand_between_class_token_and_patches_without_position():
     torch.testing.assert_close(z[3:], tape["embed"][0] + table[1:])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"distill_token": True},
+        {"norm_at": "post"},
+        {"registers": 2, "position": "relative"},
+        {"no_skip": (2,), "layer_scale": 0.3},
+        {"position_at": "every", "final_norm": "pooled"},
+        {"norm": "batch"},
+        {"pool": "gap"},
+    ],
+)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_leaving_out_what_the_head_does_not_read_changes_no_logit_and_no_gradient(changes, checkpointing):
+    model, x = tiny(**changes).train(), pictures(3, 3, 16, 16)
+    model.checkpointing = checkpointing
+    short = model(x)
+    short.square().sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    with sl.record(model, "blocks.2.mlp_sum", keep=lambda name, t: t.shape) as tape:  # watched: every token to the end
+        whole = model(x)
+    whole.square().sum().backward()
+    assert tape["blocks.2.mlp_sum"] == (3, model.plan.tokens, 16)
+    torch.testing.assert_close(short, whole)
+    for a, b in zip(gradients, (p.grad for p in model.parameters())):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_last_block_works_on_what_the_head_reads():
+    model, seen = tiny(), []
+    original = model.blocks[2].mlp.fc1.forward
+    model.blocks[2].mlp.fc1.forward = lambda x: seen.append(tuple(x.shape)) or original(x)  # no hook: nobody "watches"
+    model(pictures(2, 3, 16, 16))
+    model.features(pictures(2, 3, 16, 16))
+    assert seen == [(2, 1, 16), (2, 17, 16)]
+
+
 def test_two_heads_of_a_distilled_model_vote():
     model, x = tiny(distill_token=True), pictures(2, 3, 16, 16)
     z = model.encode(x)
@@ -260,7 +299,6 @@ def test_any_grid_any_patch_any_channels(y, x, p, q, channels):
         ({"registers": True}, "whole number"),
         ({"depth": 0}, "at least 1"),
         ({"dropout": 1.0}, r"\[0, 1\)"),
-        ({"head": "mlp", "classes": 0}, "classes"),
         ({"position_rows": 2}, "between 0 and 1"),
         ({"layer_scale": -1.0}, "positive"),
         ({"norm_at": "post", "final_norm": "pooled"}, "final norm"),
