@@ -9,6 +9,21 @@ from sightline.analysis.equivariance import (
     token_jacobian,
     unchanged_fraction,
 )
+from sightline.data.arrays import Arrays
+from sightline.data.augment import Augment
+from sightline.data.batches import Batches
+from sightline.data.check import Checked, Finding, check
+from sightline.data.dataset import Dataset
+from sightline.data.errors import BadImage, TooManyBad
+from sightline.data.folder import Folder, Manifest
+from sightline.data.images import normalise, open_images
+from sightline.data.named import Got, get_dataset
+from sightline.data.scenes.scenes import Scene, Scenes
+from sightline.data.sharding import Sharded, shard
+from sightline.data.shards import Shards
+from sightline.data.sheet import contact_sheet
+from sightline.data.source import dataset
+from sightline.data.suites import SuiteTask, suite
 from sightline.models.anatomy import Part, anatomy
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import build, resize
@@ -23,15 +38,31 @@ from sightline.spec import Features, ImageSpec, Result
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arrays",
+    "Augment",
+    "BadImage",
+    "Batches",
     "BiT",
     "BiTConfig",
+    "Checked",
     "Cost",
+    "Dataset",
     "Features",
+    "Finding",
+    "Folder",
+    "Got",
     "Hybrid",
     "HybridConfig",
     "ImageSpec",
+    "Manifest",
     "Part",
     "Result",
+    "Scene",
+    "Scenes",
+    "Sharded",
+    "Shards",
+    "SuiteTask",
+    "TooManyBad",
     "ViT",
     "ViTConfig",
     "anatomy",
@@ -39,17 +70,25 @@ __all__ = [
     "attention_growth",
     "basic_self_attention",
     "build",
+    "check",
     "config",
+    "contact_sheet",
     "cost",
+    "dataset",
     "equivariance_error",
+    "get_dataset",
     "invariance_error",
     "jacobian_locality",
     "names",
+    "normalise",
+    "open_images",
     "paths",
     "permutation_error",
     "permute_patches",
     "record",
     "resize",
+    "shard",
+    "suite",
     "token_jacobian",
     "unchanged_fraction",
 ]

@@ -1,0 +1,93 @@
+"""Pictures that are already arrays: `.npz` files, and arrays given by hand."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.data.dataset import Dataset, Labels
+from sightline.data.draws import Ints
+from sightline.data.errors import shown
+from sightline.data.images import Pixels
+
+IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
+LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
+
+
+class Arrays(Dataset):
+    """Pictures of one size, uint8 (n, h, w, 3), (n, h, w, 1) or (n, h, w), with class numbers (n,) or a table (n, k).
+
+    >>> import numpy as np
+    >>> d = sl.Arrays(np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1]), classes=("cat", "dog"))
+    >>> d[3][0].shape, d.classes[d[3][1]]
+    ((8, 8, 3), 'dog')
+    """
+
+    def __init__(
+        self,
+        images: NDArray,
+        labels: NDArray,
+        *,
+        classes: Sequence[str] | None = None,
+        name: str = "arrays",
+    ):
+        if (
+            images.dtype != np.uint8
+            or images.ndim not in (3, 4)
+            or (images.ndim == 4 and images.shape[3] not in (1, 3))
+        ):
+            raise ValueError(
+                f"{name}: expected uint8 pictures (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
+            )
+        if len(images) != len(labels) or labels.ndim not in (1, 2):
+            raise ValueError(f"{name}: {len(images)} pictures and labels of shape {labels.shape} do not go together.")
+        self.name, self.stack = name, images
+        self.labels: Labels = labels.astype(np.bool_) if labels.ndim == 2 else labels.astype(np.int64)
+        count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
+        self.classes = tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
+        if len(self.classes) < count or (labels.ndim == 1 and labels.min(initial=0) < 0):
+            raise ValueError(f"{name}: labels lie outside 0..{len(self.classes) - 1}.")
+
+    def picture(self, index: int) -> Pixels:
+        return self.pictures(np.array([index]))[0]
+
+    def pictures(self, indices: Ints) -> Pixels:
+        chosen = np.asarray(self.stack[indices])
+        chosen = chosen if chosen.ndim == 4 else chosen[..., None]
+        return np.repeat(chosen, 3, axis=3) if chosen.shape[3] == 1 else chosen
+
+    def where(self, index: int) -> str:
+        return f"{self.name}[{index}]"
+
+
+def read_npz(path: str | Path, split: str | None = None) -> Arrays:
+    """An `.npz` with images and labels (or x and y; or x_train, y_train, x_test, y_test), and perhaps classes."""
+    held = _arrays_of(path)
+    images, labels = (_find(path, [*held], keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
+    classes = tuple(str(c) for c in held["classes"]) if "classes" in held else None
+    return Arrays(held[images], _flat(held[labels]), classes=classes, name=shown(path))
+
+
+def _arrays_of(path: str | Path) -> dict[str, NDArray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "pickle" in str(error) else str(error)
+        raise ValueError(f"{shown(path)} is not an .npz file of arrays that can be read ({reason}).") from error
+
+
+def _flat(labels: NDArray) -> NDArray:
+    """Keras keeps class numbers as a column."""
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
+def _find(path: str | Path, there: list[str], keys: tuple[str, ...], split: str | None) -> str:
+    wanted = [f"{key}_{split}" for key in keys] + [f"{split}_{key}" for key in keys] if split else list(keys)
+    found = next((key for key in wanted if key in there), None)
+    if found is None:
+        hint = "; say split='train' or 'test'" if not split and any("train" in key for key in there) else ""
+        raise ValueError(f"{shown(path)} has no array {' or '.join(wanted[:3])}; it has {', '.join(there)}{hint}.")
+    return found

@@ -1,0 +1,183 @@
+"""Batches that depend on (seed, epoch) alone: not on workers, ranks, or where a run was taken up again.
+
+A batch is a function of its number. The number gives positions of the epoch, a keyed shuffle gives the pictures at
+those positions, and each picture's draws are keyed by (seed, epoch, index): any process can make any batch at any time.
+"""
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from sightline.data import augment as aug
+from sightline.data.augment import Augment
+from sightline.data.dataset import Dataset
+from sightline.data.draws import Draws, Ints, word
+from sightline.data.errors import TooManyBad
+from sightline.data.images import normalise
+from sightline.data.making import Making
+from sightline.spec import ImageSpec
+
+log = logging.getLogger("sightline.data")
+Raw = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad pictures by name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Pairs (images, labels) of one epoch, for one model; `len` of them, and as often as it is iterated.
+
+    In training (`train=Augment(...)`) the order is shuffled and only whole batches come; a dataset smaller than one
+    batch is gone through again until it is full. In evaluation (`train=None`) every picture comes once, in order.
+
+    `batch` counts the pictures of all ranks together; rank r of `world` gets the r-th contiguous part of each batch.
+    `start` skips batches without making them. `device=None` leaves the bytes (b, 3, y, x) as uint8; otherwise they are
+    moved first and normalised there. Labels are class numbers (b,), or shares (b, k) with mixup, cutmix or many labels.
+
+    A bad picture is replaced by the next readable one of its class, named in the log and in `bad`; as soon as more than
+    one picture and more than 1 % of the dataset are bad, TooManyBad lists them.
+
+    >>> import numpy as np
+    >>> d = sl.Arrays(np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 20)
+    >>> b = d.batches(sl.ImageSpec(size=(32, 32)), batch=20, train=sl.Augment(mixup=0.2), seed=1, epoch=3)
+    >>> images, labels = next(iter(b))
+    >>> len(b), images.shape, labels.shape
+    (5, torch.Size([20, 3, 32, 32]), torch.Size([20, 20]))
+    """
+
+    dataset: Dataset
+    spec: ImageSpec
+    batch: int
+    train: Augment | None = None
+    shuffle: bool | None = None  # None: in training
+    seed: int = 0
+    epoch: int = 0
+    start: int = 0
+    workers: int = 0
+    rank: int = 0
+    world: int = 1
+    device: str | torch.device | None = "cpu"
+    bad: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _need(self.batch >= 1, f"batch={self.batch}: a batch has at least one picture")
+        _need(len(self.dataset) >= 1, f"{self.dataset.name} is empty")
+        _need(self.workers >= 0, f"workers={self.workers}: expected 0 or more")
+        _need(0 <= self.rank < self.world, f"rank={self.rank} of world={self.world}: expected 0 <= rank < world")
+        _need(self.start >= 0, f"start={self.start}: expected 0 or more")
+        if self.train is not None:
+            _need(self.batch % self.world == 0, f"batch={self.batch} is not a multiple of {self.world} ranks")
+            share = self.batch // self.world
+            paired = self.world == 1 or not self.train.mixes or share % 2 == 0
+            _need(
+                paired,
+                f"batch={self.batch} on {self.world} ranks leaves {share} each; mixing pairs needs an even number",
+            )
+
+    @property
+    def steps(self) -> int:
+        """Batches in the whole epoch."""
+        if self.train is None:
+            return math.ceil(len(self.dataset) / self.batch)
+        return max(1, len(self.dataset) // self.batch)
+
+    def __len__(self) -> int:
+        return max(0, self.steps - self.start)
+
+    def rows(self, step: int) -> tuple[Ints, Ints]:
+        """The indices of this rank's pictures in batch number `step`, and which repetition each of them is."""
+        n = len(self.dataset)
+        end = self.batch if self.train else min(self.batch, n - step * self.batch)
+        first, last = (end * r // self.world for r in (self.rank, self.rank + 1))
+        positions = step * self.batch + np.arange(first, last)
+        repeats = self.train.repeats if self.train else 1
+        turns = positions % repeats
+        positions = positions // repeats
+        lap, positions = positions // n, positions % n  # a second lap only where the dataset is smaller than a batch
+        shuffle = self.train is not None if self.shuffle is None else self.shuffle
+        if not shuffle:
+            return positions, lap * repeats + turns
+        indices = np.empty_like(positions)
+        for each in np.unique(lap):
+            key = self.seed if each == 0 else word(self.seed, "lap", int(each))
+            indices[lap == each] = self.dataset.order(key, self.epoch, positions[lap == each])
+        return indices, lap * repeats + turns
+
+    def make(self, step: int) -> Raw:
+        """Batch number `step`, as bytes on the CPU: a pure function."""
+        indices, turns = self.rows(step)
+        labels = _targets(self.dataset.labels[indices], len(self.dataset.classes), self.train)
+        if len(indices) == 0:  # fewer pictures than ranks in the last batch of an evaluation
+            return torch.empty(0, 3, *self.spec.size, dtype=torch.uint8), labels, {}
+        draws = Draws(word(self.seed, self.epoch, "augment"), indices * 4096 + turns)
+        making = Making(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
+        images = making.images()
+        if self.train is not None and self.train.mixes:
+            images, labels = aug.mix(images, labels, augment=self.train, key=word(self.seed, self.epoch, step))
+        return images, labels, making.bad
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for made in self._stream():
+            if isinstance(made, Exception):
+                raise made
+            images, labels, bad = made
+            self._note(bad)
+            if self.device is None:
+                yield images, labels
+            else:
+                moved = images.to(self.device, non_blocking=True)
+                yield normalise(moved, self.spec), labels.to(self.device, non_blocking=True)
+
+    def _stream(self) -> Iterator[Raw | ValueError]:
+        steps = range(self.start, self.steps)
+        if self.workers == 0 or not steps:
+            return map(self.make, steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch counts the cores and warns; how many workers is the caller's choice
+            return iter(DataLoader(_Steps(self), batch_size=None, sampler=steps, num_workers=self.workers))
+
+    def _note(self, bad: dict[str, str]) -> None:
+        for name, reason in bad.items():
+            if name not in self.bad:
+                self.bad[name] = reason
+                log.warning("bad picture, replaced by another of its class: %s", reason)
+        if len(self.bad) > max(1, 0.01 * len(self.dataset)):
+            raise TooManyBad(self.bad, len(self.dataset))
+
+
+class _Steps(TorchDataset[Raw | ValueError]):
+    """What a worker process sees: batch numbers in, batches out."""
+
+    def __init__(self, batches: Batches):
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return self.batches.steps
+
+    def __getitem__(self, step: int) -> Raw | ValueError:
+        try:
+            return self.batches.make(step)
+        except ValueError as error:
+            return error  # torch would raise it anew from its text alone, and lose what it carries
+
+
+def _need(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(f"{message}.")
+
+
+def _targets(labels: Any, classes: int, train: Augment | None) -> Tensor:
+    """Class numbers, or shares of classes where there can be several."""
+    if labels.ndim == 2:
+        return torch.from_numpy(labels.astype(np.float32))
+    numbers = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+    if train is None or not train.mixes:
+        return numbers
+    return torch.nn.functional.one_hot(numbers, classes).float()

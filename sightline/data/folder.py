@@ -1,0 +1,197 @@
+"""Pictures in files: a folder per class, train and val folders, or a manifest that lists them."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sightline.data.dataset import Dataset
+from sightline.data.errors import shown
+from sightline.data.images import SUFFIXES, Encoded, read_bytes
+
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
+LABEL_COLUMNS = ("label", "class", "target", "category")
+
+
+class Files(Dataset):
+    """Pictures that are files, in order of class and path."""
+
+    def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
+        self.name, self.paths, self.classes = name, paths, tuple(classes)
+        self.labels = np.fromiter(labels, dtype=np.int64, count=len(paths))
+        self.refused: list[str] = []
+
+    def picture(self, index: int) -> Encoded:
+        return read_bytes(self.paths[index])
+
+    def where(self, index: int) -> str:
+        return shown(self.paths[index])
+
+
+class Folder(Files):
+    """A folder per class, or one flat folder of pictures (a single class); folders train/, val/, test/ are its splits.
+
+    Hidden files and files that are no pictures by their ending are passed over. A link that leads out of the folder is
+    refused and listed in `refused`, unless `follow_links=True`.
+
+    >>> import os, tempfile; from PIL import Image
+    >>> root = tempfile.TemporaryDirectory()
+    >>> for kind in ("cat", "dog"):
+    ...     os.mkdir(f"{root.name}/{kind}")
+    ...     Image.new("RGB", (8, 8)).save(f"{root.name}/{kind}/1.png")
+    >>> sl.Folder(root.name).classes
+    ('cat', 'dog')
+    >>> root.cleanup()
+    """
+
+    def __init__(self, path: str | Path, split: str | None = None, *, follow_links: bool = False):
+        root = Path(path)
+        if not root.is_dir():
+            raise ValueError(f"{shown(path)} is not a folder.")
+        refused: list[str] = []
+        home = None if follow_links else os.path.realpath(root)
+        base = _split_folder(root, split, home, refused)
+        folders = [e.name for e in _entries(base, home, refused) if e.is_dir()]
+        found = {c: sorted(_walk(os.path.join(base, c), home, refused)) for c in sorted(folders)}
+        if not any(found.values()):
+            found = {base.name: sorted(e.path for e in _entries(base, home, refused) if _is_picture(e))}
+        rows = [(p, i) for i, paths in enumerate(found.values()) for p in paths]
+        if not rows:
+            links = f"; {len(refused)} links lead out of it: follow_links=True follows them" if refused else ""
+            raise ValueError(f"{shown(base)} holds no pictures ({', '.join(SUFFIXES[:5])} ...){links}.")
+        super().__init__(shown(path), [p for p, _ in rows], labels=(i for _, i in rows), classes=map(shown, found))
+        self.refused = refused
+
+
+def _split_folder(root: Path, split: str | None, home: str | None, refused: list[str]) -> Path:
+    """The folder of the wanted split. A class may be called "train": only folders of folders count as splits."""
+    names = sorted(e.name for e in _entries(root, home, refused) if e.is_dir())
+    splits = [n for n in names if n.lower() in SPLITS]
+    is_split = (
+        bool(splits) and len(splits) == len(names) and any(c.is_dir() for n in splits for c in (root / n).iterdir())
+    )
+    if split is None:
+        if is_split and len(splits) > 1:
+            raise ValueError(
+                f"{shown(root)} has the splits {', '.join(splits)}: say which, for example split={splits[0]!r}."
+            )
+        return root / splits[0] if is_split else root
+    wanted = {"val": ("val", "valid", "validation", "dev"), "train": ("train", "training"), "test": ("test", "testing")}
+    for name in wanted.get(split, (split,)):
+        if name in names:
+            return root / name
+    raise ValueError(
+        f"{shown(root)} has no folder {shown(split)}; there is {', '.join(map(shown, names[:10])) or 'none'}."
+    )
+
+
+def _entries(folder: str | Path, home: str | None, refused: list[str]) -> list[os.DirEntry[str]]:
+    """Visible entries by name, without links that lead out of `home`."""
+    kept = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            if entry.name.startswith("."):
+                continue
+            if home is not None and entry.is_symlink() and not _inside(entry.path, home):
+                refused.append(shown(entry.path))
+            else:
+                kept.append(entry)
+    return kept
+
+
+def _inside(path: str, home: str) -> bool:
+    real = os.path.realpath(path)
+    return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
+
+
+def _is_picture(entry: os.DirEntry[str]) -> bool:
+    """By its ending: whether it really is one shows when it is read."""
+    return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
+
+
+def _walk(folder: str, home: str | None, refused: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Pictures below a folder. A link to a folder above itself would never end, so each real folder is entered once."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    for entry in _entries(folder, home, refused):
+        if entry.is_dir():
+            yield from _walk(entry.path, home, refused, (*above, real))
+        elif _is_picture(entry):
+            yield entry.path
+
+
+class Manifest(Files):
+    """A CSV file with a header, or a JSONL file: a column path (or file, image), label (or class), and perhaps split.
+
+    Paths are relative to the manifest's folder, or to `root`, and must not lead out of it.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with open(f"{folder.name}/list.csv", "w") as file:
+    ...     _ = file.write("path,label\\na.png,cat\\nb.png,dog\\n")
+    >>> sl.Manifest(f"{folder.name}/list.csv").classes
+    ('cat', 'dog')
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str | Path, split: str | None = None, *, root: str | Path | None = None):
+        path = Path(path)
+        rows = _rows(path)
+        where, what = _column(path, rows, PATH_COLUMNS), _column(path, rows, LABEL_COLUMNS)
+        if split is not None:
+            rows = _of_split(path, rows, split)
+        home = os.path.realpath(root if root is not None else path.parent)
+        paths = [os.path.join(home, str(row[where])) for row in rows]
+        outside = next((str(row[where]) for row, p in zip(rows, paths) if not _inside(p, home)), None)
+        if outside is not None:
+            raise ValueError(
+                f"{shown(path)} lists {shown(outside)}, which leads out of {shown(home)}; give root= to allow it."
+            )
+        labels = [str(row[what]) for row in rows]
+        classes = sorted(set(labels), key=_numbers_first)
+        number = {c: i for i, c in enumerate(classes)}
+        super().__init__(shown(path), paths, labels=(number[label] for label in labels), classes=map(shown, classes))
+
+
+def _rows(path: Path) -> list[dict[str, object]]:
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            if path.suffix.lower() == ".csv":
+                rows: list[dict[str, object]] = [dict(row) for row in csv.DictReader(file, strict=True)]
+            else:
+                rows = [json.loads(line) for line in file if line.strip()]
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"{shown(path)} is not a manifest that can be read ({error}).") from error
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{shown(path)} lists nothing; expected a header or objects with path and label.")
+    return rows
+
+
+def _column(path: Path, rows: list[dict[str, object]], names: tuple[str, ...]) -> str:
+    """The first of these names that the file has, in every row."""
+    name = next((n for n in names if n in rows[0]), None)
+    if name is None:
+        raise ValueError(f"{shown(path)} has no column {' or '.join(names)}; it has {', '.join(map(str, rows[0]))}.")
+    lacking = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
+    if lacking is not None:
+        raise ValueError(f"{shown(path)}: entry {lacking + 1} has no {name}.")
+    return name
+
+
+def _of_split(path: Path, rows: list[dict[str, object]], split: str) -> list[dict[str, object]]:
+    chosen = [row for row in rows if row.get("split") == split]
+    if not chosen:
+        there = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
+        raise ValueError(
+            f"{shown(path)} has no rows of the split {split}; it has {', '.join(there) or 'no column split'}."
+        )
+    return chosen
+
+
+def _numbers_first(label: str) -> tuple[int, int, str]:
+    return (0, int(label), label) if label.isdecimal() else (1, 0, label)

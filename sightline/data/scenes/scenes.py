@@ -1,0 +1,119 @@
+"""The picture world as a dataset: pictures by number, and everything that is true about each of them."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.data.dataset import Dataset
+from sightline.data.draws import Draws, Ints, word
+from sightline.data.images import Pixels
+from sightline.data.scenes.render import Patch, render, render_one
+from sightline.data.scenes.shapes import SHAPES
+from sightline.data.scenes.tasks import TASKS, labels_of
+from sightline.data.scenes.textures import TEXTURES
+from sightline.data.scenes.world import World
+
+SMALLEST, LARGEST = 16, 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One picture and what is true about it; objects from back to front.
+
+    >>> scene = sl.dataset("scenes/count", split="test", num=8).scene(2)
+    >>> len(scene.masks), scene.boxes.shape, sorted(scene.factors)[:3]
+    (3, (3, 4), ['angle', 'first', 'haze'])
+    """
+
+    pixels: Pixels  # (h, w, 3)
+    label: int
+    masks: NDArray[np.bool_]  # (k, h, w), what can be seen of each object
+    boxes: NDArray[np.int64]  # (k, 4): left, upper, right, lower of what can be seen; all zero if nothing can
+    visible: NDArray[np.float64]  # (k,), share of each object that is not hidden by others
+    subject: int  # the object that the label is about, -1 where it is about the whole
+    factors: dict[str, Any]  # name -> (k, ...): shape, texture, x, y, radius, angle, colours, identity ...
+
+
+class Scenes(Dataset):
+    """Scenes of one task: unlimited, deterministic by (seed, index), any size from 16 to 512 px, nothing to download.
+
+    Train, val and test never share a scene. A scene is the same at every size.
+
+    >>> d = sl.Scenes("shape", split="train", num=1000, size=48)
+    >>> d[0][0].shape, d.classes[:3]
+    ((48, 48, 3), ('disc', 'square', 'triangle'))
+    """
+
+    def __init__(self, task: str, *, split: str = "train", num: int = 10_000, size: int = 32, seed: int = 0):
+        if task not in TASKS:
+            raise ValueError(f"There is no scenes/{task}; there is {', '.join('scenes/' + t for t in TASKS)}.")
+        if split not in ("train", "val", "test"):
+            raise ValueError(f"scenes/{task} has the splits train, val and test, not {split}.")
+        if not SMALLEST <= size <= LARGEST:
+            raise ValueError(f"Scenes are drawn at {SMALLEST} to {LARGEST} pixels, not {size}.")
+        if num < 1:
+            raise ValueError(f"A dataset has at least one scene, not {num}.")
+        self.task, self.split_name, self.size, self.seed = task, split, size, seed
+        self.name = f"scenes/{task}"
+        self.labels: Ints = labels_of(task, num)
+        self.classes = TASKS[task].classes or tuple(f"individual {i}" for i in range(int(self.labels[-1]) + 1))
+
+    def world(self, indices: Ints) -> World:
+        """What is in these scenes."""
+        return TASKS[self.task].compose(
+            Draws(word(self.seed, self.task, self.split_name), indices), self.labels[indices]
+        )
+
+    def picture(self, index: int) -> Pixels:
+        return self.pictures(np.array([index]))[0]
+
+    def pictures(self, indices: Ints) -> Pixels:
+        return render(self.world(indices), self.size)
+
+    def where(self, index: int) -> str:
+        return f"{self.name}[{index}]"
+
+    def scene(self, index: int) -> Scene:
+        """One picture with its ground truth."""
+        world = self.world(np.array([index]))
+        pixels, patches = render_one(world, self.size)
+        masks, visible = _masks(patches, self.size)
+        slots = [p.slot for p in patches]
+        factors = {f.name: getattr(world.objects, f.name)[0, slots] for f in fields(world.objects)}
+        del factors["present"]
+        factors["shape"] = np.array(SHAPES)[factors["shape"]]
+        factors["texture"] = np.array(TEXTURES)[factors["texture"]]
+        subject = slots.index(int(world.subject[0])) if world.subject[0] >= 0 else -1
+        boxes = np.array([_box(mask) for mask in masks]).reshape(-1, 4)
+        return Scene(
+            pixels=pixels,
+            label=int(self.labels[index]),
+            masks=masks,
+            boxes=boxes,
+            visible=visible,
+            subject=subject,
+            factors=factors,
+        )
+
+
+def _masks(patches: list[Patch], size: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """What can be seen of each object: its own pixels less those of all that lie before it."""
+    whole = np.zeros((len(patches), size, size), dtype=np.bool_)
+    for mask, p in zip(whole, patches):
+        side = p.cover.shape[0]
+        mask[p.upper : p.upper + side, p.left : p.left + side] = p.cover >= 0.5
+    seen = whole.copy()
+    covered = np.zeros((size, size), dtype=np.bool_)
+    for i in reversed(range(len(patches))):
+        seen[i] &= ~covered
+        covered |= whole[i]
+    return seen, seen.sum((1, 2)) / np.maximum(whole.sum((1, 2)), 1)
+
+
+def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    if len(rows) == 0:
+        return (0, 0, 0, 0)
+    return (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)

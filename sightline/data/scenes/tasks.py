@@ -1,0 +1,219 @@
+"""What is asked about a scene. A task draws the world around its label: labels are exact and classes equally frequent.
+
+Label i of a task with k classes is i mod k (identity: i div 10), whatever the seed: labels cost nothing to know, every
+prefix is balanced, and a dataset of 1,000 pictures is the beginning of the one of 300,000.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from sightline.data.draws import Draws, Ints
+from sightline.data.scenes.shapes import POINTED, SHAPES, SOLID
+from sightline.data.scenes.textures import TEXTURES
+from sightline.data.scenes.world import Objects, World, random_objects, random_world, rgb
+
+VIEWS = 10  # pictures of one individual in scenes/identity
+BACK, FRONT = 4, 2  # slots of clutter behind the subject and of occluders before it
+PAIRS = tuple((i, (i + step) % len(TEXTURES)) for step in (1, 4) for i in range(len(SHAPES)))
+RELATIONS = ("left of", "right of", "above", "below", "in front of", "behind")
+DEPTHS = np.geomspace(1.0, 3.6, 7)  # edges of the six classes of scenes/distance
+HORIZON = 0.36
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A question: its answers, and how to draw scenes for given answers."""
+
+    compose: Callable[[Draws, Ints], World]
+    classes: tuple[str, ...]
+    group: str  # of the suite: natural, specialised, structured
+    about: str
+
+
+def _numbers(names: tuple[str, ...], of: tuple[str, ...]) -> Ints:
+    return np.array([of.index(n) for n in names])
+
+
+def _subject_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) -> World:
+    """One large object among smaller ones: clutter behind it, and things that hide a little of it."""
+    o = random_objects(draws, BACK + 1 + FRONT)
+    me = BACK
+    low, high = radius
+    o.radius[:, me] = low + (high - low) * draws.uniform("subject radius")
+    inside = np.maximum(o.radius[:, me] * 0.9, 0.1)
+    o.x[:, me], o.y[:, me] = (inside + (1 - 2 * inside) * draws.uniform(f"subject {a}") for a in "xy")
+    small = 0.3 + 0.25 * draws.many("small", BACK + FRONT)
+    others = [i for i in range(BACK + 1 + FRONT) if i != me]
+    o.radius[:, others] = np.maximum(small * o.radius[:, [me]], 0.05)
+    o.present[:, others] = draws.many("there", BACK + FRONT) < np.array([0.75] * BACK + [0.45] * FRONT)
+    around = (
+        draws.many("around", FRONT) * 2 * np.pi
+    )  # an occluder sits on the rim, so it hides a part and not the whole
+    away = (0.85 + 0.4 * draws.many("away", FRONT)) * o.radius[:, [me]]
+    o.x[:, me + 1 :] = o.x[:, [me]] + away * np.cos(around)
+    o.y[:, me + 1 :] = o.y[:, [me]] + away * np.sin(around)
+    return random_world(draws, o, me)
+
+
+def objects(draws: Draws, labels: Ints) -> World:
+    world = _subject_scene(draws)
+    pairs = np.array(PAIRS)[labels]
+    world.objects.shape[:, BACK], world.objects.texture[:, BACK] = pairs[:, 0], pairs[:, 1]
+    return world
+
+
+def shape(draws: Draws, labels: Ints) -> World:
+    world = _subject_scene(draws)
+    world.objects.shape[:, BACK] = labels
+    return world
+
+
+def texture(draws: Draws, labels: Ints) -> World:
+    world = _subject_scene(draws)
+    world.objects.texture[:, BACK] = labels
+    return world
+
+
+def location(draws: Draws, labels: Ints) -> World:
+    world = _subject_scene(draws, radius=(0.09, 0.15))
+    o = world.objects
+    o.x[:, BACK] = 0.1 + 0.8 * (labels + draws.uniform("within")) / 16
+    o.y[:, BACK] = 0.15 + 0.7 * draws.uniform("height")
+    return world
+
+
+def orientation(draws: Draws, labels: Ints) -> World:
+    world = _subject_scene(draws, radius=(0.24, 0.36))
+    o = world.objects
+    o.shape[:, BACK] = _numbers(POINTED, SHAPES)[draws.integers("pointed", len(POINTED))]
+    o.angle[:, BACK] = (labels + draws.uniform("within")) / 16 * 2 * np.pi
+    return world
+
+
+def _scattered(draws: Draws, slots: int, *, radius: tuple[float, float]) -> Objects:
+    """Objects on a jittered grid of nine places, in random order: they touch at most."""
+    o = random_objects(draws, slots)
+    place = np.argsort(draws.many("places", 9), axis=1)[:, :slots]
+    o.x[...] = (place % 3 + 0.5 + 0.3 * (draws.many("jitter x", slots) - 0.5)) / 3
+    o.y[...] = (place // 3 + 0.5 + 0.3 * (draws.many("jitter y", slots) - 0.5)) / 3
+    o.radius[...] = radius[0] + (radius[1] - radius[0]) * draws.many("sizes", slots)
+    return o
+
+
+def count(draws: Draws, labels: Ints) -> World:
+    o = _scattered(draws, 8, radius=(0.08, 0.14))
+    o.present[...] = np.arange(8) <= labels[:, None]
+    return random_world(draws, o, -1)
+
+
+def layout(draws: Draws, labels: Ints) -> World:
+    """A small object and a large one. Before or behind differ in nothing but who hides whom."""
+    o = random_objects(draws, 3)  # small behind, large, small before: one of the small ones is there
+    large, small = draws.uniform("large", 0.17, 0.22), draws.uniform("little", 0.08, 0.11)
+    o.radius[...] = np.stack([small, large, small], axis=1)
+    o.shape[:, 1] = _numbers(SOLID, SHAPES)[draws.integers("solid", len(SOLID))]
+    before = np.where(labels < 4, draws.uniform("order") < 0.5, labels == 4)
+    o.present[:, 0], o.present[:, 2] = ~before, before
+    apart = np.where(labels < 4, large + small + draws.uniform("gap", 0.0, 0.05), 0.75 * large)
+    way = np.array([np.pi, 0, 1.5 * np.pi, 0.5 * np.pi, 0, 0])[labels]
+    way = way + np.where(labels < 4, draws.uniform("tilt", -0.45, 0.45), draws.uniform("any way", 0, 2 * np.pi))
+    dx, dy = apart * np.cos(way), apart * np.sin(way)
+    x, y = (draws.uniform(f"middle {a}", 0.4, 0.6) for a in "xy")
+    for slot, side in ((0, 0.5), (1, -0.5), (2, 0.5)):
+        o.x[:, slot], o.y[:, slot] = x + side * dx, y + side * dy
+    return random_world(draws, o, 1)
+
+
+def distance(draws: Draws, labels: Ints) -> World:
+    """Objects that stand on a plain: a near one is larger, lower in the picture, less hazy, and hides the far ones."""
+    o = random_objects(draws, 3)
+    nearest = np.exp(np.interp(labels + draws.uniform("within"), np.arange(7), np.log(DEPTHS)))
+    depth = nearest[:, None] * np.concatenate(
+        [1.25 + 1.5 * draws.many("further", 2), np.ones((len(labels), 1))], axis=1
+    )
+    depth[:, :2] = -np.sort(-depth[:, :2], axis=1)  # far to near
+    o.present[:, :2] = draws.many("there", 2) < 0.7
+    o.radius[...] = (0.26 + 0.06 * (draws.many("sizes", 3) - 0.5)) / depth
+    o.y[...] = np.clip(HORIZON + 0.5 / depth - 0.55 * o.radius, 0, 1)
+    o.x[...] = 0.12 + 0.76 * draws.many("along", 3)
+    o.haze[...] = np.clip((depth - 1) / 7, 0, 0.6)
+    world = random_world(draws, o, 2)
+    world.horizon[...] = HORIZON
+    return world
+
+
+def identity(draws: Draws, labels: Ints) -> World:
+    """The same individual in other poses before other backgrounds: all that makes it up hangs on its number alone."""
+    world = _subject_scene(draws)
+    one = random_objects(Draws(draws.key, labels), 1, prefix="individual ")
+    for name in ("shape", "texture", "scale", "phase", "first", "second"):
+        getattr(world.objects, name)[:, BACK] = getattr(one, name)[:, 0]
+    world.objects.identity[:, BACK] = labels
+    return world
+
+
+def _cells(draws: Draws, odd: Ints) -> World:
+    """A slide of round cells, some of them (`odd`) star-shaped."""
+    o = _scattered(draws, 9, radius=(0.07, 0.105))
+    o.x[...], o.y[...] = 0.5 + 0.7 * (o.x - 0.5), 0.5 + 0.7 * (o.y - 0.5)  # within the round view
+    o.shape[...] = np.where(np.arange(9) < odd[:, None], SHAPES.index("star"), SHAPES.index("disc"))
+    o.present[...] = (np.arange(9) < 4) | (draws.many("there", 9) < 0.7)
+    o.first[...] = rgb(draws.many("stain", 9), 0 * o.x, 0.1 + 0.35 * draws.many("deep", 9))
+    world = random_world(draws, o, -1)
+    world.colours[...] = 190 + 0.25 * world.colours
+    return replace(world, style="scope")
+
+
+def cells(draws: Draws, labels: Ints) -> World:
+    return _cells(draws, labels * (1 + draws.integers("how many", 2)))
+
+
+def grade(draws: Draws, labels: Ints) -> World:
+    return _cells(draws, labels)
+
+
+def aerial(draws: Draws, labels: Ints) -> World:
+    """A settlement of equal houses seen from above; the label is their plan."""
+    o = _scattered(draws, 9, radius=(0.12, 0.145))
+    o.shape[...] = labels[:, None]
+    o.texture[...] = o.texture[:, :1]
+    o.angle[...] = o.angle[:, :1]
+    o.first[...], o.second[...] = o.first[:, :1], o.second[:, :1]
+    o.present[...] = draws.many("there", 9) < 0.75
+    o.present[:, 0] = True
+    return replace(random_world(draws, o, -1), style="aerial")
+
+
+def _task(compose: Callable[[Draws, Ints], World], classes: tuple[str, ...], group: str, about: str) -> Task:
+    return Task(compose=compose, classes=classes, group=group, about=about)
+
+
+_named = tuple(f"{TEXTURES[t]} {SHAPES[s]}" for s, t in PAIRS)
+_columns = tuple(f"column {i + 1}" for i in range(16))
+_sectors = tuple(f"{22.5 * i:g} to {22.5 * (i + 1):g} degrees" for i in range(16))
+_numerals = tuple(str(i) for i in range(9))
+_ranges = tuple(f"{a:.1f} to {b:.1f}" for a, b in pairwise(DEPTHS))
+TASKS: dict[str, Task] = {
+    "objects": _task(
+        objects, _named, "natural", "shape and texture of the largest object; either alone tells but half"
+    ),
+    "shape": _task(shape, SHAPES, "natural", "shape of the largest object"),
+    "texture": _task(texture, TEXTURES, "natural", "texture of the largest object"),
+    "identity": _task(identity, (), "", "which individual it is, across poses and backgrounds"),
+    "cells": _task(cells, ("healthy", "affected"), "specialised", "a star-shaped cell among round ones"),
+    "grade": _task(grade, _numerals[:5], "specialised", "how many cells are star-shaped"),
+    "aerial": _task(aerial, SHAPES, "specialised", "the plan of the houses, from above"),
+    "layout": _task(layout, RELATIONS, "structured", "where the small object is, seen from the large one"),
+    "count": _task(count, _numerals[1:], "structured", "number of objects"),
+    "location": _task(location, _columns, "structured", "column of the largest object, of 16"),
+    "orientation": _task(orientation, _sectors, "structured", "angle of the largest object, in 16 sectors"),
+    "distance": _task(distance, _ranges, "structured", "depth of the nearest object, in 6 steps"),
+}
+
+
+def labels_of(task: str, num: int) -> Ints:
+    """Labels of the first `num` scenes."""
+    return np.arange(num) // VIEWS if task == "identity" else np.arange(num) % len(TASKS[task].classes)

@@ -1,0 +1,72 @@
+"""Textures as shares of a second colour, 0..1, fixed to the object's own coordinates so that they turn with it.
+
+`wide` is how much of a period one pixel spans: edges are softened over that width, and a texture finer than the pixels
+fades into the mean of its colours instead of flickering.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sightline.data.scenes.shapes import Field
+
+TAU = np.float32(2 * np.pi)
+
+
+def _tent(x: Field) -> Field:
+    """A wave of straight lines with period 1, from 0 up to 1 and back."""
+    return np.abs((x - np.floor(x)) * 2 - 1)
+
+
+def _edge(x: Field, wide: Field) -> Field:
+    """A soft step at 0; `x` changes by 2 per period."""
+    return np.clip(x / (2 * wide) + 0.5, 0, 1)
+
+
+def plain(u: Field, v: Field, wide: Field) -> Field:
+    return np.zeros_like(u)
+
+
+def striped(u: Field, v: Field, wide: Field) -> Field:
+    return _edge(_tent(u) - 0.5, wide)
+
+
+def checked(u: Field, v: Field, wide: Field) -> Field:
+    return _edge((_tent(u * 0.7) - 0.5) * (_tent(v * 0.7) - 0.5) * 4, wide)
+
+
+def dotted(u: Field, v: Field, wide: Field) -> Field:
+    x, y = u - np.floor(u) - 0.5, v - np.floor(v) - 0.5
+    return _edge(1.2 - 4 * np.sqrt(x * x + y * y), wide)
+
+
+def ringed(u: Field, v: Field, wide: Field) -> Field:
+    return _edge(_tent(np.sqrt(u * u + v * v) * 1.2) - 0.5, wide)
+
+
+def zigzag(u: Field, v: Field, wide: Field) -> Field:
+    return _edge(_tent(u + 0.6 * _tent(v * 0.8)) - 0.5, wide)
+
+
+def netted(u: Field, v: Field, wide: Field) -> Field:
+    return _edge(np.maximum(_tent(u * 0.9), _tent(v * 0.9)) - 0.68, wide)
+
+
+def bricked(u: Field, v: Field, wide: Field) -> Field:
+    row = np.floor(v * 1.2)
+    along = u * 0.6 + 0.5 * (row - 2 * np.floor(row / 2))
+    return _edge(np.maximum(_tent(along) - 0.8, _tent(v * 1.2) - 0.66), wide)
+
+
+def marbled(u: Field, v: Field, wide: Field) -> Field:
+    return 0.5 + 0.5 * np.sin(TAU * 0.45 * (u + np.sin(TAU * 0.5 * v + np.sin(TAU * 0.33 * u))))
+
+
+def graded(u: Field, v: Field, wide: Field) -> Field:
+    return np.clip(_tent(v * 0.32), 0, 1)
+
+
+DRAW: dict[str, Callable[[Field, Field, Field], Field]] = {
+    f.__name__: f for f in (plain, striped, checked, dotted, ringed, zigzag, netted, bricked, marbled, graded)
+}
+TEXTURES = tuple(DRAW)

@@ -1,0 +1,48 @@
+"""A dataset by its name or its place: one word for everything a user may have."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sightline.data.arrays import read_npz
+from sightline.data.dataset import Dataset
+from sightline.data.errors import shown
+from sightline.data.folder import Folder, Manifest
+from sightline.data.hub import open_hub
+from sightline.data.named import open_named
+from sightline.data.registry import KNOWN
+from sightline.data.scenes.scenes import Scenes
+from sightline.data.shards import Shards
+
+
+def dataset(name: str | Path, split: str | None = None, **settings: Any) -> Dataset:
+    """A dataset by name ("cifar10", "scenes/objects"), or by place: a folder, a manifest (.csv, .jsonl),
+    arrays (.npz), shards (.tar, a pattern of them, or their folder), "hf:owner/name" for Hugging Face datasets.
+
+    >>> sl.dataset("scenes/objects", split="train", num=10_000, size=32)
+    <scenes/objects: 10,000 pictures, 20 classes>
+    """
+    text = os.fspath(name)
+    if text.startswith("scenes/") and not os.path.exists(text):
+        return Scenes(text.removeprefix("scenes/"), split=split or "train", **settings)
+    if text in KNOWN and not os.path.isdir(text):
+        return open_named(text, split, **settings)
+    if text.startswith("hf:"):
+        return open_hub(text.removeprefix("hf:"), split or "train", **settings)
+    suffix = Path(text).suffix.lower()
+    if suffix in (".csv", ".jsonl"):
+        return Manifest(text, split, **settings)
+    if suffix == ".npz":
+        return read_npz(text, split, **settings)
+    if suffix == ".tar" or (os.path.isdir(text) and _has_shards(text, split)):
+        return Shards(
+            os.path.join(text, split) if split and os.path.isdir(os.path.join(text, split)) else text, **settings
+        )
+    if os.path.isdir(text):
+        return Folder(text, split, **settings)
+    raise ValueError(f"{shown(text)} is neither a dataset that is known by name nor a folder or file.")
+
+
+def _has_shards(folder: str, split: str | None) -> bool:
+    places = [folder, os.path.join(folder, split)] if split else [folder]
+    return any(name.endswith(".tar") for p in places if os.path.isdir(p) for name in os.listdir(p))

@@ -1,0 +1,157 @@
+"""Augmentation: every step does what its paper says, and nothing when it is off."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import sightline as sl
+from sightline.data.augment import crop_boxes, erase_boxes, mix
+from sightline.data.draws import Draws, shuffled
+from sightline.data.randaugment import OPERATIONS, apply
+
+SPEC = sl.ImageSpec(size=(16, 16))
+OFF = sl.Augment(crop_area=None, flip=False)
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**63 - 1))
+def test_the_keyed_shuffle_is_a_permutation(n, key):
+    found = shuffled(n, key, np.arange(n))
+    assert sorted(found) == list(range(n))
+    at = np.array([n // 2, 0])
+    assert np.array_equal(shuffled(n, key, at), found[at]), "point by point, in any order"
+
+
+def test_draws_depend_on_key_item_and_name_alone():
+    draws = Draws(1, np.arange(10_000))
+    u = draws.uniform("a")
+    assert np.array_equal(Draws(1, np.array([77, 3])).uniform("a"), u[[77, 3]])
+    others = [draws.uniform("b"), Draws(2, np.arange(10_000)).uniform("a"), u[1:]]
+    assert all(abs(np.corrcoef(u[: len(o)], o)[0, 1]) < 0.05 for o in others)
+    assert abs(u.mean() - 0.5) < 0.01
+    assert abs(u.var() - 1 / 12) < 0.002
+    assert np.bincount(draws.integers("c", 7), minlength=7).min() > 1300
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.floats(0.01, 1), st.integers(0, 99))
+def test_crops_lie_inside_and_have_the_area(width, height, low, seed):
+    augment = sl.Augment(crop_area=(low, 1.0))
+    sizes = np.tile([[width, height]], (50, 1))
+    left, upper, right, lower = crop_boxes(sizes, augment, Draws(seed, np.arange(50))).T
+    assert (left >= 0).all()
+    assert (upper >= 0).all()
+    assert (right <= width).all()
+    assert (lower <= height).all()
+    assert (right - left >= 1).all()
+    assert (lower - upper >= 1).all()
+
+
+def test_crop_areas_are_spread_over_their_range():
+    sizes = np.tile([[500, 375]], (4000, 1))
+    left, upper, right, lower = crop_boxes(sizes, sl.Augment(crop_area=(0.08, 1.0)), Draws(0, np.arange(4000))).T
+    area = (right - left) * (lower - upper) / (500 * 375)
+    ratio = (right - left) / (lower - upper)
+    assert area.min() >= 0.079
+    assert 0.4 < area.mean() < 0.56
+    assert 0.74 < ratio.min() < ratio.max() < 1.34
+
+
+def test_everything_off_is_the_picture_itself():
+    images = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
+    d = sl.Arrays(images, np.arange(6))
+    b = d.batches(SPEC, batch=6, train=OFF, device=None)
+    got, labels = next(iter(b))
+    assert np.array_equal(got.numpy().transpose(0, 2, 3, 1), images[labels.numpy()])
+
+
+def test_flip_mirrors_about_half():
+    images = np.zeros((200, 16, 16, 3), np.uint8)
+    images[:, :, :8] = 255
+    got, _ = next(
+        iter(
+            sl.Arrays(images, np.arange(200) % 2).batches(
+                SPEC, batch=200, train=sl.Augment(crop_area=None), device=None
+            )
+        )
+    )
+    assert 70 < (got[:, 0, 0, 0] == 0).sum() < 130
+
+
+def test_shift_moves_and_mirrors_the_border():
+    images = np.tile(np.arange(16, dtype=np.uint8)[:, None, None], (100, 1, 16, 3))  # every row has its own number
+    moved = sl.Augment(crop_area=None, flip=False, shift=0.25)
+    got, _ = next(iter(sl.Arrays(images, np.arange(100) % 2).batches(SPEC, batch=100, train=moved, device=None)))
+    first = got[:, 0, :, 0].numpy().astype(int)
+    assert set(np.abs(np.diff(first, axis=1)).ravel()) == {1}, "neighbours stay neighbours, at the border too"
+    assert {int(row[8]) - 8 for row in first} == set(range(-4, 5))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operations_are_pure_and_keep_the_size(operation):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8))
+    before = image.tobytes()
+    for level in (0, 5, 10):
+        out = apply(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1]))
+        assert (out.size, out.mode) == ((20, 12), "RGB")
+        assert out.tobytes() == apply(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1])).tobytes()
+    assert image.tobytes() == before
+    assert len(OPERATIONS) == 16
+
+
+def test_mixup_is_a_share_of_two_neighbours():
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    shares = torch.eye(5)
+    mixed, targets = mix(images, shares, augment=sl.Augment(mixup=1.0), key=3)
+    lam = targets[0, 0].item()
+    assert targets[0, 1].item() == pytest.approx(1 - lam)
+    assert torch.allclose(targets.sum(1), torch.ones(5))
+    want = lam * images[0].float() + (1 - lam) * images[1].float()
+    assert (mixed[0].float() - want).abs().max() <= 0.51
+    assert torch.equal(mixed[4], images[4]), "an odd last one stays"
+    assert torch.equal(targets[4], shares[4])
+
+
+def test_cutmix_counts_its_pixels():
+    images = torch.zeros(4, 3, 10, 10, dtype=torch.uint8)
+    images[1::2] = 255
+    for key in range(30):
+        mixed, targets = mix(images, torch.eye(4), augment=sl.Augment(cutmix=1.0), key=key)
+        assert (mixed[0] == 0).float().mean().item() == pytest.approx(targets[0, 0].item(), abs=1e-6)
+
+
+def test_erasing_takes_2_to_33_percent_of_some():
+    boxes = erase_boxes(0.25, Draws(0, np.arange(4000)), (224, 224))
+    area = (boxes[:, 1] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 2]) / 224**2
+    assert abs((area > 0).mean() - 0.25) < 0.03
+    assert 0.015 < area[area > 0].min() < area.max() < 0.34
+
+
+def test_erased_is_zero_for_the_model():
+    d = sl.Arrays(np.full((50, 16, 16, 3), 255, np.uint8), np.zeros(50, np.int64))
+    got, _ = next(iter(d.batches(SPEC, batch=50, train=sl.Augment(crop_area=None, erase=1.0))))
+    values = got.unique()
+    assert len(values) == 2
+    assert values[0].abs() < 0.005
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"crop_area": (0, 1)},
+        {"crop_area": (0.5, 0.2)},
+        {"crop_ratio": (2, 1)},
+        {"randaugment": (2, 11)},
+        {"erase": -0.1},
+        {"shift": 1.0},
+        {"mixup": -1},
+        {"cutmix": -1},
+        {"repeats": 0},
+        {"jitter": -0.1},
+        {"jitter": (0, 0, 0, 0.6)},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(bad):
+    with pytest.raises(ValueError, match=r"^Augment\("):
+        sl.Augment(**bad)

@@ -1,0 +1,105 @@
+"""Hygiene: each defect that is planted is found, named once, and nothing else is."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sightline as sl
+from sightline.data.twins import fingerprints
+
+
+def picture(seed, size=64):
+    low = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(low).resize((size, size), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, start in (("train", 0), ("test", 500)):
+        for k, kind in enumerate(("a", "b")):
+            (tmp_path / split / kind).mkdir(parents=True)
+            for i in range(30):
+                picture(start + 100 * k + i).save(tmp_path / split / kind / f"{i:02}.png")
+    return tmp_path
+
+
+def kinds(report):
+    return {(f.kind, f.where.split("/")[-1]) for f in report.findings}
+
+
+def both(folder):
+    return sl.check(sl.Folder(folder, "train"), sl.Folder(folder, "test"))
+
+
+def test_a_clean_folder_has_no_findings(folder):
+    assert both(folder).findings == ()
+
+
+def test_broken_and_odd_files(folder):
+    a = folder / "train" / "a"
+    (a / "broken.png").write_bytes(b"nothing")
+    picture(900).save(a / "cut.jpg")
+    (a / "cut.jpg").write_bytes((a / "cut.jpg").read_bytes()[:-500])
+    picture(901).convert("CMYK").save(a / "cmyk.jpg")
+    Image.fromarray(np.asarray(picture(902).convert("L")).astype(np.uint16) * 257).save(a / "deep.png")
+    picture(903).convert("P").save(a / "palette.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture(904).save(a / "turned.jpg", exif=exif)
+    picture(905).save(a / "moving.gif", save_all=True, append_images=[picture(906)])
+    picture(907, 12).save(a / "tiny.png")
+    (folder / "train" / "c").mkdir()
+    want = {("unreadable", "broken.png"), ("truncated", "cut.jpg"), ("cmyk", "cmyk.jpg"), ("16-bit", "deep.png")}
+    want |= {
+        ("palette", "palette.png"),
+        ("rotated", "turned.jpg"),
+        ("animated", "moving.gif"),
+        ("palette", "moving.gif"),
+    }
+    want |= {("tiny", "tiny.png"), ("empty class", "c")}
+    assert {k for k in kinds(both(folder)) if k[0] != "label leak"} == want
+
+
+def test_twins_within_and_between(folder):
+    train, test = folder / "train", folder / "test"
+    (train / "a" / "copy.png").write_bytes((train / "a" / "00.png").read_bytes())
+    (train / "b" / "other.png").write_bytes((train / "a" / "05.png").read_bytes())
+    (test / "b" / "leaked.png").write_bytes((train / "b" / "03.png").read_bytes())
+    picture(100 + 4).resize((50, 50)).save(test / "b" / "smaller.png")
+    picture(7).save(test / "a" / "again.jpg", quality=60)
+    want = {("twice", "copy.png"), ("two labels", "other.png"), ("in both splits", "leaked.png")}
+    want |= {("nearly in both splits", "smaller.png"), ("nearly in both splits", "again.jpg")}
+    assert kinds(both(folder)) == want
+
+
+def test_a_size_that_tells_the_label_is_a_leak(tmp_path):
+    for k, kind in enumerate(("a", "b")):
+        (tmp_path / kind).mkdir()
+        for i in range(30):
+            picture(100 * k + i, 60 + k * (i % 3 != 0)).save(tmp_path / kind / f"{i}.png")
+    report = sl.check(sl.Folder(tmp_path))
+    assert report.counts() == {"label leak": 1}
+    assert "size" in report.findings[0].detail
+
+
+def test_flat_pictures_are_not_all_twins():
+    levels = np.arange(40, dtype=np.uint8) * 6
+    d = sl.Arrays(np.broadcast_to(levels[:, None, None], (40, 32, 32)).copy(), np.zeros(40, np.int64))
+    assert sl.check(d).counts().get("nearly twice", 0) < 40
+    assert not any(f.kind == "twice" for f in sl.check(d).findings)
+
+
+def test_near_means_near():
+    thumbs = np.stack([np.asarray(picture(i, 32).convert("L")) for i in range(400)])
+    prints = fingerprints(thumbs)
+    noisy = np.clip(thumbs + np.random.default_rng(0).normal(0, 3, thumbs.shape), 0, 255).astype(np.uint8)
+    apart = [bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, fingerprints(noisy))]
+    assert np.median(apart) <= 4
+    assert np.mean([bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, np.roll(prints, 1))]) > 20
+
+
+def test_a_contact_sheet_is_drawn_bad_pictures_crossed_out(folder):
+    (folder / "train" / "a" / "00.png").write_bytes(b"bad")
+    report = sl.check(sl.Folder(folder, "train"), sheet=folder / "sheet.png")
+    with Image.open(report.sheet) as sheet:
+        assert sheet.size[0] == 10 * 100 + 4
