@@ -34,6 +34,11 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.weights.adopt import adopt
+from sightline.weights.load import load
+from sightline.weights.report import Report, WeightsError
+from sightline.weights.save import convert, save
+from sightline.weights.zoo import Weights, add_weights, zoo
 
 __version__ = "0.1.0"
 
@@ -56,6 +61,7 @@ __all__ = [
     "ImageSpec",
     "Manifest",
     "Part",
+    "Report",
     "Result",
     "Scene",
     "Scenes",
@@ -65,6 +71,10 @@ __all__ = [
     "TooManyBad",
     "ViT",
     "ViTConfig",
+    "Weights",
+    "WeightsError",
+    "add_weights",
+    "adopt",
     "anatomy",
     "attention",
     "attention_growth",
@@ -73,12 +83,14 @@ __all__ = [
     "check",
     "config",
     "contact_sheet",
+    "convert",
     "cost",
     "dataset",
     "equivariance_error",
     "get_dataset",
     "invariance_error",
     "jacobian_locality",
+    "load",
     "names",
     "normalise",
     "open_images",
@@ -87,8 +99,10 @@ __all__ = [
     "permute_patches",
     "record",
     "resize",
+    "save",
     "shard",
     "suite",
     "token_jacobian",
     "unchanged_fraction",
+    "zoo",
 ]

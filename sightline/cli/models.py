@@ -7,12 +7,17 @@ import click
 import sightline as sl
 from sightline.cli.shell import show as print_table
 from sightline.cli.shell import verb
+from sightline.cli.weights import zoo_rows
 
 
 @verb
 @click.argument("glob", default="*")
-def models(glob: str, as_json: bool) -> None:
+@click.option("--weights", is_flag=True, help="List published weights instead.")
+def models(glob: str, weights: bool, as_json: bool) -> None:
     """List the models that match GLOB, such as "vit-*"."""
+    if weights:
+        print_table(zoo_rows(glob), as_json, title="sl.load(NAME) fetches it once; a local file works as well.")
+        return
     rows = [row(name) for name in sl.names(glob)]
     if not rows:
         raise ValueError(f"No model matches {glob!r}. Type `sightline models` for all of them.")

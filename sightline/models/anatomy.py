@@ -73,13 +73,15 @@ def _vit(model: ViT, blocks_before: int = 0) -> Iterator[Part]:
     yield Part(path="embed", kind="embed", layout="tokens")
     yield Part(path="encoder_input", kind="input", layout="tokens")
     for i in range(model.plan.depth):
-        yield from _block(f"blocks.{i}.", i + blocks_before, pre=model.plan.norm_at == "pre")
+        yield from block_parts(f"blocks.{i}.", i + blocks_before, pre=model.plan.norm_at == "pre")
     if model.plan.norm_at == "pre" and model.plan.final_norm == "tokens":
         yield Part(path="norm", kind="norm", layout="tokens")
     yield from _end(model)
 
 
-def _block(at: str, i: int, *, pre: bool) -> Iterator[Part]:
+def block_parts(at: str, i: int, *, pre: bool) -> Iterator[Part]:
+    """The parts of one encoder block below the path `at`."""
+
     def part(name: str, kind: PartKind, layout: Layout = "tokens", **more: str) -> Part:
         sublayer: Literal["attention", "mlp"] = "mlp" if name.startswith("mlp") or name == "norm2" else "attention"
         paths = {k: at + v for k, v in more.items()}

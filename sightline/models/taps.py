@@ -67,7 +67,7 @@ def record(
 
     def hook(name: str) -> Callable[..., None]:
         def store(module: nn.Module, inputs: Any, output: Any) -> None:
-            value = _tensor(name, output)
+            value = first_tensor(name, output)
             tape[name] = value if keep is None else keep(name, value)
 
         return store
@@ -103,7 +103,7 @@ def _expand(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     return list(names)
 
 
-def _tensor(name: str, output: Any) -> Tensor:
+def first_tensor(name: str, output: Any) -> Tensor:
     """Models of other libraries return tuples and dataclass-like dicts: the first tensor is the one that flows on."""
     if isinstance(output, Tensor):
         return output

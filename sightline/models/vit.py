@@ -123,8 +123,6 @@ def _refuse_impossible(c: ViTConfig) -> None:
         raise ValueError("A distillation token goes with pool='cls' (DeiT): its head stands beside the class token's.")
     if c.distill_token and c.head == "mlp":
         raise ValueError("A distillation token goes with head='linear' (DeiT).")
-    if c.head == "mlp" and c.classes == 0:
-        raise ValueError("head='mlp' needs classes; with classes=0 use head='linear'.")
     if c.final_norm == "pooled" and c.pool == "map":
         raise ValueError("final_norm='pooled' goes with pool 'cls' or 'gap'; the map head has a norm of its own.")
     if c.norm_at == "post" and c.final_norm == "pooled":

@@ -1,0 +1,38 @@
+"""`sl.adopt`: a live model of another library, used unchanged."""
+
+import torch
+from torch import nn
+
+from sightline.models.bit import BiT
+from sightline.models.vit import ViT
+from sightline.spec import ImageSpec
+from sightline.weights.adopted import Adopted
+from sightline.weights.cnn import AdoptedCNN
+from sightline.weights.report import WeightsError
+from sightline.weights.transformer import AdoptedViT, find_blocks
+
+
+def adopt(module: nn.Module, image: ImageSpec | None = None) -> Adopted:
+    """Take in a live timm, transformers or torchvision ViT or CNN, unchanged.
+
+    One picture is sent through it to find out its anatomy and grid and to check them; a model that is not understood is
+    refused with what is missing. `image` says how its pictures are prepared, where the model does not.
+
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    >>> model = sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))
+    >>> model.config.kind, model.config.classes, model.config.grid
+    ('cnn', 5, (15, 15))
+    """
+    if isinstance(module, Adopted):
+        return module
+    if isinstance(module, ViT | BiT):
+        raise WeightsError(f"A {type(module).__name__} of Sightline needs no adoption: use it as it is.")
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            kind = AdoptedViT if find_blocks(module) is not None else AdoptedCNN
+            return kind.take(module, image)
+    finally:
+        module.train(training)

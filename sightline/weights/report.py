@@ -1,0 +1,111 @@
+"""What happened to every key of a checkpoint, as data."""
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Fate = Literal["taken", "resized", "new", "left"]
+Shape = tuple[int, ...]
+
+
+class WeightsError(ValueError):
+    """A checkpoint that cannot be used, in one sentence: what was found, what was expected, what to do.
+
+    >>> issubclass(sl.WeightsError, ValueError)
+    True
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One key: where it came from, where it went, what was done on the way and why."""
+
+    key: str | None  # in the file; None: the model wanted a value that the file does not hold
+    ours: str | None  # in the model; None: left over
+    fate: Fate
+    found: Shape | None = None
+    wanted: Shape | None = None
+    method: str | None = None  # how a position table was resized
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The loading report: the fate of every key, the warnings, and the numeric switches that the format implies.
+
+    It is attached to a model as `model.loaded`, saved as JSON and read back unchanged.
+
+    >>> report = Report(source="vit.npz", format="google", entries=(), warnings=("The head is all zeros.",))
+    >>> print(report)
+    vit.npz (google): 0 taken, 0 resized, 0 new, 0 left over; 1 warning.
+    """
+
+    source: str
+    format: str
+    entries: tuple[Entry, ...]
+    warnings: tuple[str, ...] = ()
+    switches: tuple[tuple[str, Any], ...] = ()  # set from the format: GELU form, epsilons, padding
+    verified: float | None = None  # largest relative difference of the replayed probes; None: nothing to replay
+
+    def count(self, fate: Fate) -> int:
+        """How many keys met this fate."""
+        return Counter(e.fate for e in self.entries)[fate]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dict per key, for tables."""
+        return [asdict(e) for e in self.entries]
+
+    def save(self, path: str | Path) -> Path:
+        """Write as JSON, in one piece."""
+        with atomic(path) as partial:
+            partial.write_text(json.dumps(asdict(self), indent=1))
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Report":
+        """Read what `save` wrote."""
+        try:
+            held = json.loads(Path(path).read_text())
+            entries = tuple(Entry(**{k: _tuple(v) for k, v in e.items()}) for e in held.pop("entries"))
+            return cls(entries=entries, **{k: _tuple(v) for k, v in held.items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WeightsError(f"{path} is not a saved loading report ({error}).") from error
+
+    def __str__(self) -> str:
+        words = {"taken": "taken", "resized": "resized", "new": "new", "left": "left over"}
+        counts = ", ".join(f"{self.count(fate)} {word}" for fate, word in words.items())  # type: ignore[arg-type]
+        some = f"; {len(self.warnings)} warning{'s' if len(self.warnings) != 1 else ''}" if self.warnings else ""
+        return f"{self.source} ({self.format}): {counts}{some}."
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
+
+
+@contextmanager
+def atomic(path: str | Path) -> Iterator[Path]:
+    """A file beside `path` to write into; it takes the place of `path` in one step, or vanishes on any error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        os.chmod(partial, 0o666 & ~_umask())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,73 @@
+"""One table of key correspondences per format, read in both directions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How tensors of a file become one of ours, and back. `back` undoes `there` bit by bit."""
+
+    there: Callable[[Sequence[Tensor]], Tensor]
+    back: Callable[[Tensor], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor of ours and the keys of the file that hold it."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    way: Way
+
+
+SAME = Way(lambda t: t[0], lambda t: (t,))
+DENSE = Way(lambda t: t[0].mT, lambda t: (t.mT,))  # JAX keeps (in, out)
+CONV = Way(lambda t: t[0].permute(3, 2, 0, 1), lambda t: (t.permute(2, 3, 1, 0),))  # HWIO
+LEADING = Way(lambda t: t[0][0], lambda t: (t[None],))  # (1, n, d): a batch axis in front
+ONE_BY_ONE = Way(lambda t: t[0][:, :, 0, 0], lambda t: (t[:, :, None, None],))  # a dense layer as 1x1 convolution
+CONV_DENSE = Way(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the same, in JAX's order
+
+
+def joined(*sizes: int, each: Way = SAME) -> Way:
+    """Several tensors of theirs are one of ours, along the first axis (query, key, value; class token, registers)."""
+    return Way(
+        lambda t: torch.cat([each.there([x]) for x in t]),
+        lambda t: tuple(each.back(part)[0] for part in t.split(sizes)),
+    )
+
+
+def into_heads(width: int, heads: int) -> Way:
+    """A dense kernel (d, h, d/h) whose output is split into heads."""
+    return Way(lambda t: t[0].reshape(width, width).mT, lambda t: (t.mT.reshape(width, heads, width // heads),))
+
+
+def out_of_heads(width: int, heads: int) -> Way:
+    """A dense kernel (h, d/h, d) whose input is split into heads."""
+    return Way(lambda t: t[0].reshape(width, width).mT, lambda t: (t.mT.reshape(heads, width // heads, width),))
+
+
+def per_head(width: int, heads: int) -> Way:
+    """A bias (h, d/h)."""
+    return Way(lambda t: t[0].reshape(width), lambda t: (t.reshape(heads, width // heads),))
+
+
+def pairs(ours: str, theirs: str, weight: Way = SAME, *, names: tuple[str, str] = ("weight", "bias")) -> Iterator[Row]:
+    """Weight and bias of one layer."""
+    yield Row(f"{ours}.weight", (theirs + names[0],), weight)
+    yield Row(f"{ours}.bias", (theirs + names[1],), SAME)
+
+
+def read(row: Row, tensors: Sequence[Tensor]) -> Tensor:
+    """Their tensors as ours."""
+    return row.way.there(tensors)
+
+
+def write(row: Row, tensor: Tensor) -> dict[str, Tensor]:
+    """Our tensor under their keys."""
+    return dict(zip(row.theirs, row.way.back(tensor)))

@@ -1,0 +1,157 @@
+"""Files in and out: containers only, no knowledge of keys. Nothing is ever unpickled beyond torch's weights_only."""
+
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sightline.weights.report import WeightsError, atomic
+
+HEADER_LIMIT = 100_000_000  # bytes; the safetensors format allows no more
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+NAMES = {v: k for k, v in DTYPES.items()}
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A checkpoint on disk: names, shapes and types at once, values one by one."""
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, torch.dtype]
+    header: dict[str, str]
+    notes: tuple[str, ...]  # what the reader of the report should know about the container
+
+    def read(self, key: str, layer: int | None = None) -> Tensor:
+        """A fresh tensor; with `layer`, one slice along the first axis."""
+        ...
+
+
+@dataclass
+class SafetensorsSource:
+    """Own reader of the safetensors layout: bounded header, every offset checked, each tensor read into its memory."""
+
+    path: Path
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    header: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        size = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+            if length > min(HEADER_LIMIT, size - 8):
+                raise WeightsError(f"{self.path} claims a header of {length} bytes, more than it can have: damaged.")
+            text = file.read(length)
+        self._start = 8 + length
+        self._spans: dict[str, tuple[int, int]] = {}
+        try:
+            entries = json.loads(text)
+            header = entries.pop("__metadata__", {})
+            self.header = {str(k): v for k, v in header.items() if isinstance(v, str)}
+            for key, entry in entries.items():
+                self._add(key, entry)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, WeightsError):
+                raise
+            raise WeightsError(f"The header of {self.path} is damaged: {error}.") from error
+        end = self._start + max((b for _, b in self._spans.values()), default=0)
+        if end > size:
+            raise WeightsError(f"{self.path} is cut short: {size} bytes of {end}. Download it again.")
+        if end < size:
+            raise WeightsError(f"{self.path} has {size - end} bytes behind its last tensor: damaged.")
+        self._check_overlap()
+
+    def _add(self, key: str, entry: Mapping[str, Any]) -> None:
+        if entry["dtype"] not in DTYPES:
+            raise WeightsError(f"{key} has type {entry['dtype']}; expected one of {', '.join(DTYPES)}.")
+        dtype, shape, (a, b) = DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+        numbers = (*shape, a, b)
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**62 for n in numbers):
+            raise WeightsError(f"{key} has the impossible shape {shape}.")
+        if a > b or b - a != math.prod(shape) * dtype.itemsize:
+            raise WeightsError(f"{key} has {b - a} bytes, but shape {shape} of {dtype} needs another number: damaged.")
+        self.shapes[key], self.dtypes[key], self._spans[key] = shape, dtype, (a, b)
+
+    def _check_overlap(self) -> None:
+        """Two tensors on the same bytes would let a small file claim a large model."""
+        last = 0
+        for a, b in sorted(self._spans.values()):
+            if a < last:
+                raise WeightsError(f"{self.path} has tensors that overlap: damaged.")
+            last = b
+
+    def read(self, key: str, layer: int | None = None) -> Tensor:
+        shape, (a, _) = self.shapes[key], self._spans[key]
+        if layer is not None:
+            shape = shape[1:]
+            a += layer * math.prod(shape) * self.dtypes[key].itemsize
+        tensor = torch.empty(shape, dtype=self.dtypes[key])
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self._start + a)
+            fill(file, tensor, self.path)
+        return tensor
+
+
+def fill(file: Any, tensor: Tensor, path: Path) -> None:
+    """Read a tensor's bytes straight into its own memory."""
+    if not tensor.numel():
+        return
+    view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    while view:
+        got = file.readinto(view)
+        if not got:
+            raise WeightsError(f"{path} is cut short. Download it again.")
+        view = view[got:]
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, in its own memory where it lies in one piece."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return memoryview(flat.numpy())  # type: ignore[arg-type]
+
+
+def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """One tensor at a time, in one piece: a reader sees the old file or the new one."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **header}}
+    offset = 0
+    for key, tensor in tensors.items():
+        if tensor.dtype not in NAMES:
+            raise WeightsError(f"{key} has type {tensor.dtype}, which safetensors does not hold here.")
+        end = offset + tensor.numel() * tensor.dtype.itemsize
+        entries[key] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_LIMIT:
+        raise WeightsError(f"The header would take {len(text)} bytes; safetensors allows {HEADER_LIMIT}.")
+    with atomic(path) as partial, partial.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(bytes_of(tensor))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_pth(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """A plain dict of tensors, as `torch.save` does it, in one piece."""
+    with atomic(path) as partial:
+        torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)
