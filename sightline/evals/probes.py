@@ -16,7 +16,7 @@ from sightline.evals.inputs import aligned, check_finite, checked_train, same_wi
 from sightline.evals.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2, sign_targets
 
 Data = Extracted | ArrayLike | Tensor
-TRAIN_ROWS, TEST_ROWS = 65_536, 1024  # of a block of similarities: 256 MB in float32
+TRAIN_ROWS, TEST_ROWS = 16_384, 1024  # of a block of similarities: 128 MB
 
 
 def as_extracted(features: Data, labels: ArrayLike | Tensor | None) -> Extracted:
@@ -99,7 +99,7 @@ class LinearProbe(_Probe):
 
     def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "LinearProbe":
         train = as_extracted(features, labels)
-        x = checked_train(train).double()
+        x = checked_train(train)
         y = torch.from_numpy(train.labels)
         targets = sign_targets(y, len(train.classes))
         sweep = (float(self.l2),) if isinstance(self.l2, int | float) else sweep_of(self.l2)

@@ -33,8 +33,10 @@ class Scaling:
 
     @classmethod
     def of(cls, x: Float[Tensor, "n d"]) -> "Scaling":
-        std, mean = torch.std_mean(x, dim=0, correction=0)
-        return cls(mean, std + EPSILON)
+        """In float64 and two passes, a few thousand rows at a time."""
+        mean = sum((rows.sum(0) for rows in _pieces(x)), torch.zeros(x.shape[1], dtype=torch.float64)) / len(x)
+        square = sum(((rows - mean).square().sum(0) for rows in _pieces(x)), torch.zeros_like(mean))
+        return cls(mean, (square / len(x)).sqrt() + EPSILON)
 
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e"]:
         """Standardised in float64, with the constant feature behind."""
@@ -42,6 +44,10 @@ class Scaling:
         torch.sub(x.double(), self.mean, out=out[:, :-1])
         out[:, :-1] /= self.std
         return out
+
+
+def _pieces(x: Tensor) -> Iterator[Tensor]:
+    return (x[start : start + ROWS].double() for start in range(0, len(x), ROWS))
 
 
 def sign_targets(labels: Int[Tensor, " n"] | Bool[Tensor, "n k"], classes: int) -> Float[Tensor, "n k"]:
@@ -57,28 +63,33 @@ class Ridge:
     """A decomposed problem: `solve(l2)` costs two products of small matrices, whatever l2 is."""
 
     scaling: Scaling
-    x: Float[Tensor, "n e"]
+    x: Float[Tensor, "n e"] | None  # standardised rows: only the dual needs them again
     right: Float[Tensor, "m k"]  # Q'X'Y, or Q'Y in the dual
     basis: Float[Tensor, "m m"]  # Q
     values: Float[Tensor, " m"]  # eigenvalues, not negative
-    dual: bool
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], *, dual: bool | None = None) -> "Ridge":
         """Standardise and decompose. `dual` is chosen by shape unless said."""
-        features = features.double()
         scaling = Scaling.of(features)
-        x = scaling(features)
-        dual = x.shape[0] < x.shape[1] if dual is None else dual
-        values, basis = eigh(x @ x.mT if dual else x.mT @ x)
-        right = basis.mT @ (targets if dual else x.mT @ targets)
-        return cls(scaling, x, right, basis, values.clamp(min=0), dual)
+        n, wide = len(features), features.shape[1] + 1
+        if n < wide if dual is None else dual:
+            x = scaling(features)
+            values, basis = eigh(x @ x.mT)
+            return cls(scaling, x, basis.mT @ targets, basis, values.clamp(min=0))
+        gram, right = (torch.zeros(wide, k, dtype=torch.float64) for k in (wide, targets.shape[1]))
+        for start in range(0, n, ROWS):
+            rows = scaling(features[start : start + ROWS])
+            gram += rows.mT @ rows
+            right += rows.mT @ targets[start : start + ROWS]
+        values, basis = eigh(gram)
+        return cls(scaling, None, basis.mT @ right, basis, values.clamp(min=0))
 
     def solve(self, l2: float) -> Float[Tensor, "e k"]:
         """The weights, constant feature last."""
         check_l2(l2)
         inner = self.basis @ (self.right / (self.values + l2)[:, None])
-        return self.x.mT @ inner if self.dual else inner
+        return inner if self.x is None else self.x.mT @ inner
 
 
 def eigh(gram: Float[Tensor, "m m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:

@@ -142,7 +142,7 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
         train, val, test = (
             extract(model, splits[part], batch=batch, workers=workers) for part in ("train800", "val200", "test")
         )
-        x, v, z = checked_train(train).double(), vectors(val).double(), vectors(test)
+        x, v, z = checked_train(train), vectors(val), vectors(test)
         y, w = torch.from_numpy(train.labels), torch.from_numpy(val.labels)
         ridge = Ridge.of(x, sign_targets(y, task.classes))
         right = {
