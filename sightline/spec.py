@@ -4,6 +4,8 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -76,19 +78,12 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
         rest = {k: v for k, v in held.items() if k not in arrays}
         head = json.dumps({"type": type(self).__name__, "version": 1, "values": rest}, default=_plain)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        with atomic(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
         return path
 
     @classmethod
@@ -127,3 +122,26 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _tuples(v) for k, v in value.items()}
     return value
+
+
+@contextmanager
+def atomic(path: str | Path) -> Iterator[Path]:
+    """A file beside `path` to write into; it takes the place of `path` in one step, or vanishes on any error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        os.chmod(partial, 0o666 & ~_umask())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

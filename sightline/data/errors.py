@@ -35,3 +35,11 @@ def shown(path: str | bytes | Path) -> str:
     """A path as one printable line: file names may hold newlines, escape codes and bytes that are not UTF-8."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class FetchError(ValueError):
+    """Something could not be had; the message says what, from where and why."""
+
+
+class UnreachableError(FetchError):
+    """The place could not be reached now; it may be later, or from elsewhere."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
@@ -98,7 +99,10 @@ class Making:
             return to_tensor(pictures)
         headers = [opened(picture) for picture in pictures]
         steps = self._plan([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
-        return to_tensor([self._pixels(row, header, steps) for row, header in enumerate(headers)])
+        images = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)
+        for row, (header, plane) in enumerate(zip(headers, images.numpy())):
+            plane[...] = self._pixels(row, header, steps).transpose(2, 0, 1)
+        return images
 
     def _already_fits(self, size: tuple[int, ...]) -> bool:
         return self.train is None and size == self.spec.size and (self.spec.crop == 1 or self.spec.fit == "squash")

@@ -152,6 +152,11 @@ def _source(folder: Path) -> str:
         return f"local folder {shown(folder)}"
 
 
+def is_here(name: str, root: str | Path | None = None) -> bool:
+    """Whether a named dataset can be opened."""
+    return _ready(_known(name), data_folder(root) / name)
+
+
 def _ready(known: Known, folder: Path) -> bool:
     return (folder / "source.json").exists() or _folder_layout(known, folder)
 

@@ -62,8 +62,8 @@ def plan(shapes: Shapes, hints: Hints, *, config: Config | None = None, strict: 
         found = guess.config if guess else config
         assert found is not None
         found = change(found, **extra) if extra else found
-    except (ValueError, TypeError) as error:
-        raise error if isinstance(error, WeightsError) else WeightsError(str(error)) from error
+    except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+        raise error if isinstance(error, WeightsError) else WeightsError(f"No model is like that: {error}") from error
     model = on_meta(found, len(view.shapes))
     rows = tuple(form.rows(found, view.shapes))
     entries = (*check(rows, view.shapes, view.places, model), *view.left)
@@ -101,7 +101,7 @@ def on_meta(config: Config, keys: int) -> Model:
     try:
         with torch.device("meta"):
             return from_config(config)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+    except (RuntimeError, TypeError, ValueError, ArithmeticError) as error:
         raise WeightsError(f"No model can be built from this file's configuration: {error}") from error
 
 
@@ -153,11 +153,19 @@ def carry(made: Plan, read: Reader, dtype: torch.dtype | None = None) -> dict[st
     wanted = made.model.state_dict()
     state: dict[str, Tensor] = {}
     for row in made.rows:
+        like = wanted[row.ours]
+        # what stays is allocated before what is let go again, or the heap fills with holes
+        kept = None if row.way.in_order or dtype is None else torch.empty(like.shape, dtype=dtype)
         parts = []
-        for key, like in write(row, wanted[row.ours]).items():
+        for key, shape in write(row, like).items():
             tensor = read(made.places[key].key, made.places[key].layer)
-            parts.append(tensor.reshape(like.shape))
-        state[row.ours] = row.way.there(parts).to(dtype or parts[0].dtype).contiguous()
+            parts.append(tensor.reshape(shape.shape))
+        there = row.way.there(parts)
+        if kept is None:  # counters of batch norms stay whole numbers
+            kept = there.to(dtype if dtype and there.is_floating_point() else there.dtype).contiguous()
+        else:
+            kept.copy_(there)
+        state[row.ours] = kept
     return state
 
 

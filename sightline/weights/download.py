@@ -1,24 +1,15 @@
-"""Fetch a file once: resumable, verified, atomic, and safe for two processes that want the same file."""
+"""Where weights are kept, and how they come there: from an address or from the Hugging Face Hub."""
 
 import contextlib
-import hashlib
 import json
-import logging
 import os
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from sightline.weights.report import WeightsError, atomic
-
-log = logging.getLogger("sightline")
-CHUNK = 1 << 20
-TIMEOUT = 30.0  # seconds without a byte
+from sightline.data.download import download
+from sightline.data.errors import FetchError, UnreachableError
+from sightline.spec import atomic
+from sightline.weights.report import WeightsError
 
 
 class OfflineError(WeightsError):
@@ -33,97 +24,18 @@ def cache() -> Path:
 
 
 def fetch(url: str, target: Path, *, sha256: str | None = None) -> Path:
-    """The file at `url`, in the cache as `target`. A part left by an earlier try is continued, not fetched again.
+    """The file at `url`, in the cache as `target`; one that is there was checked when it came.
 
     `sha256` may be the beginning of the checksum, as file names of torch's hub carry it.
     """
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target):
-        if target.exists():  # another process was faster
-            return target
-        part = target.with_name(target.name + ".part")
-        _receive(url, part)
-        _verify(part, sha256, url)
-        os.replace(part, target)
-        part.with_suffix(".tag").unlink(missing_ok=True)
-    return target
-
-
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One process at a time per file; the lock is freed by the system even when its owner dies."""
     try:
-        import fcntl
-    except ImportError:  # no such locks on this system: both fetch, and the last one wins with the same bytes
-        yield
-        return
-    with target.with_name(target.name + ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _receive(url: str, part: Path) -> None:
-    """Append to the part what is missing of it."""
-    if os.environ.get("SIGHTLINE_OFFLINE"):
-        raise OfflineError(f"{url} is not in the cache, and SIGHTLINE_OFFLINE forbids to fetch it.")
-    tag = part.with_suffix(".tag")
-    have = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "sightline"}
-    if have and tag.exists():  # If-Range: continue only the very same file
-        headers |= {"Range": f"bytes={have}-", "If-Range": tag.read_text()}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-            _append(answer, part, tag, have if answer.status == 206 else 0)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # the part is no beginning of that file
-            part.unlink(missing_ok=True)
-        raise WeightsError(f"{url} answered {error.code} {error.reason}.") from error
-    except (OSError, HTTPException) as error:
-        got = part.stat().st_size if part.exists() else 0
-        kept = f" {got} bytes are kept; the next try continues there." if got else ""
-        raise OfflineError(f"{urllib.parse.urlsplit(url).netloc or url} cannot be reached ({error}).{kept}") from error
-
-
-def _append(answer: Any, part: Path, tag: Path, have: int) -> None:
-    """Write the answer's body behind the first `have` bytes, and insist on its full length."""
-    mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-    if mark and not mark.startswith("W/"):
-        tag.write_text(mark)
-    else:
-        tag.unlink(missing_ok=True)
-    length = answer.headers.get("Content-Length")
-    total = have + int(length) if length and length.isdigit() else None
-    if total:
-        log.warning("Fetching %s (%.0f MiB)%s", answer.url, total / 2**20, f", from byte {have}" if have else "")
-    with part.open("r+b" if have else "wb") as file:
-        file.truncate(have)
-        file.seek(have)
-        while chunk := answer.read(CHUNK):
-            file.write(chunk)
-        done = file.tell()
-        file.flush()
-        os.fsync(file.fileno())
-    if total is not None and done < total:
-        raise ConnectionError(f"the connection broke after {done} of {total} bytes")
-
-
-def _verify(part: Path, sha256: str | None, url: str) -> None:
-    if sha256 is None:
-        return
-    digest = hashlib.sha256()
-    with part.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    if not digest.hexdigest().startswith(sha256.lower()):
-        part.unlink()
-        raise WeightsError(
-            f"{url} came with checksum {digest.hexdigest()[:16]}..., expected {sha256[:16]}...: removed."
-        )
+        return download(url, target, f"sha256:{sha256}" if sha256 else "")
+    except UnreachableError as error:
+        raise OfflineError(str(error)) from error
+    except FetchError as error:
+        raise WeightsError(str(error)) from error
 
 
 def fetch_hub(repo: str, revision: str | None) -> Path:

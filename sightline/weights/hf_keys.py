@@ -10,7 +10,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.weights.format import UNSEEN, Format, Hints, plain_trunk
-from sightline.weights.guess import Guess, count, guess_grid, guess_heads, imagenet, need
+from sightline.weights.guess import Guess, count, guess_grid, guess_heads, imagenet, need, table_rows
 from sightline.weights.report import WeightsError
 from sightline.weights.rows import LEADING, SAME, Row, Shapes, joined, pairs
 
@@ -28,6 +28,7 @@ class Dialect:
     fused_names: bool  # version 5: q_proj ... o_proj
     dino: bool  # norm1, mlp.fc1 and layer_scale1 instead of layernorm_before, intermediate.dense
     head: str  # "classifier." or "cls_classifier."
+    end: str  # in front of the last norm and the pooler: as `at`, or nothing in early conversions
 
 
 def knows(shapes: Shapes) -> bool:
@@ -40,7 +41,8 @@ def _listen(shapes: Shapes) -> Dialect:
     blocks = "encoder.layer." if any(k.startswith(at + "encoder.layer.") for k in shapes) else "layers."
     first = f"{at}{blocks}0."
     head = "cls_classifier." if "cls_classifier.weight" in shapes else "classifier."
-    return Dialect(at, blocks, f"{first}attention.q_proj.weight" in shapes, f"{first}norm1.weight" in shapes, head)
+    end = at if at + "layernorm.weight" in shapes else ""
+    return Dialect(at, blocks, f"{first}attention.q_proj.weight" in shapes, f"{first}norm1.weight" in shapes, head, end)
 
 
 def _choose(c: ViTConfig, version: int) -> Dialect:
@@ -49,7 +51,7 @@ def _choose(c: ViTConfig, version: int) -> Dialect:
     dino = name.startswith("dinov2")
     at = "" if not c.classes else name + "."
     blocks = "encoder.layer." if dino or version == 4 else "layers."
-    return Dialect(at, blocks, version == 5, dino, "cls_classifier." if c.distill_token else "classifier.")
+    return Dialect(at, blocks, version == 5, dino, "cls_classifier." if c.distill_token else "classifier.", at)
 
 
 def family(c: ViTConfig) -> str:
@@ -65,21 +67,12 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
     width, channels, p, q = need(shapes, d.at + PATCHES + "weight", 4)
     depth = count(shapes, re.escape(d.at + d.blocks) + r"(\d+)\.")
     first = f"{d.at}{d.blocks}0."
-    if f"{first}mlp.weights_in.weight" in shapes:
-        raise WeightsError(
-            "The file has gated MLPs (SwiGLU, as DINOv2 giant), which Sightline's ViT has not: wrap the live model "
-            "with sl.adopt(model)."
-        )
+    distill = emb + "distillation_token" in shapes
+    _refuse_unlike(shapes, d, 2 * width, distill=distill)
     mlp_width = need(shapes, _mlp(d, first)[0] + "weight", 2)[0]
     heads, warnings = guess_heads(width, depth, mlp_width, hints.get("heads"))
-    distill = emb + "distillation_token" in shapes
-    rows, grid = guess_grid(need(shapes, emb + "position_embeddings")[-2], (1 + distill,), hints.get("size"), (p, q))
+    rows, grid = guess_grid(table_rows(shapes, emb + "position_embeddings"), (1 + distill,), hints.get("size"), (p, q))
     classes = need(shapes, d.head + "weight", 2)[0] if d.head + "weight" in shapes else 0
-    if classes and shapes[d.head + "weight"][1] == 2 * width:
-        raise WeightsError(
-            "The head reads the class token and the mean of the patches side by side (DINOv2's linear head), which "
-            "Sightline's ViT has not: drop classifier.* for the features, or wrap the live model with sl.adopt(model)."
-        )
     config = ViTConfig(
         width=width,
         depth=depth,
@@ -92,7 +85,7 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
         distill_token=distill,
         registers=need(shapes, emb + "register_tokens", 3)[1] if emb + "register_tokens" in shapes else 0,
         position_rows=rows,
-        head="mlp" if d.at + POOLER + "weight" in shapes and not distill else "linear",
+        head="mlp" if d.end + POOLER + "weight" in shapes and not distill else "linear",
         gelu=hints.get("gelu", "erf"),
         norm_eps=hints.get("norm_eps", 1e-6 if d.dino else 1e-12),
         qkv_bias=_attention(d, first)[0] + "bias" in shapes,
@@ -101,6 +94,23 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
     size = checks.pair(config.size)
     image = imagenet(size, channels=channels) if distill or d.dino else config.image
     return Guess(config=config, image=image, warnings=tuple(warnings))
+
+
+def _refuse_unlike(shapes: Shapes, d: Dialect, double: int, *, distill: bool) -> None:
+    """Models of transformers that share the names and not the computation."""
+    head = shapes.get(d.head + "weight", ())
+    for unlike, what in (
+        (d.dino and f"{d.at}{d.blocks}0.mlp.fc1.weight" not in shapes, "gated MLPs (SwiGLU, as DINOv2 giant)"),
+        (len(head) == 2 and head[1] == double, "a head on class token and patch mean side by side (DINOv2's)"),
+        (
+            bool(head) and distill and "distillation_classifier.weight" not in shapes,
+            "a distillation token that its one head does not see (DeiTForImageClassification)",
+        ),
+    ):
+        if unlike:
+            raise WeightsError(
+                f"The file has {what}, which Sightline's ViT has not: wrap the live model with sl.adopt."
+            )
 
 
 def native(config: Config) -> Mapping[str, Any]:
@@ -141,10 +151,10 @@ def rows(config: Config, shapes: Shapes = UNSEEN, version: int = 4) -> list[Row]
         Row("prefix", tuple(k for k, _ in present), joined(*(n for _, n in present), each=LEADING)),
         Row("positions.0.table", (emb + "position_embeddings",), LEADING),
         *(row for i in range(c.depth) for row in _block(f"blocks.{i}.", f"{d.at}{d.blocks}{i}.", d, c)),
-        *pairs("norm", d.at + "layernorm."),
+        *pairs("norm", d.end + "layernorm."),
     ]
     if c.head == "mlp":
-        out += pairs("pre_logits", d.at + POOLER)
+        out += pairs("pre_logits", d.end + POOLER)
     if c.classes:
         out += pairs("head", d.head)
         if c.distill_token:

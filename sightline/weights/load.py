@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -152,18 +153,19 @@ def planned(source: Source, head: headers.Header | None, hints: dict[str, Any], 
         return plan(source.shapes, hints, config=config, strict=strict)
     config = change(config, **extra) if extra else config
     model = on_meta(config, len(source.shapes))
-    rows = tuple(Row(key, (key,), SAME) for key in model.state_dict())
+    known = model.state_dict()
+    rows = tuple(Row(key, (key,), SAME) for key in known)
     places = {key: Place(key) for key in source.shapes}
     entries = check(rows, source.shapes, places, model)
-    if unknown := [key for key in source.shapes if key not in model.state_dict()]:
+    if unknown := [key for key in source.shapes if key not in known]:
         raise WeightsError(f"{len(unknown)} keys of the file have no place in its model: {', '.join(unknown[:4])}.")
     image = head.image if head else config.image
     return Plan(format="sightline", config=config, image=image, model=model, rows=rows, places=places, entries=entries)
 
 
 def common_dtype(made: Plan, source: Source) -> torch.dtype:
-    """One floating-point type for the model: the widest in the file, half precision widened to float32."""
-    kept: torch.dtype = torch.float32
+    """One floating-point type for the model: the widest in the file; others' half precision is widened to float32."""
+    kept: torch.dtype | None = None
     for row in made.rows:
         for key in row.theirs:
             place = made.places[key]
@@ -174,16 +176,23 @@ def common_dtype(made: Plan, source: Source) -> torch.dtype:
                 raise WeightsError(
                     f"{place.key} has type {str(dtype).removeprefix('torch.')}; expected floating point."
                 )
-            kept = torch.promote_types(kept, FLOATS[dtype])
-    return kept
+            ours = dtype if made.format == "sightline" else FLOATS[dtype]  # our own files come back as they were
+            kept = ours if kept is None else torch.promote_types(kept, ours)
+    return kept or torch.float32
 
 
 def finite(key: str, tensor: Tensor) -> Tensor:
-    """The tensor itself, if all its values are numbers. The sum is one cheap pass and finite unless a value is not."""
-    if tensor.is_floating_point() and tensor.numel() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
-        bad = int((~torch.isfinite(tensor)).sum())
-        if bad:
-            raise WeightsError(f"{key} holds {bad} NaN or infinite values of {tensor.numel()}: the weights are broken.")
+    """The tensor itself, if all its values are numbers.
+
+    Only then their sum of squares is finite, which BLAS makes at the speed of memory; otherwise values are counted.
+    """
+    if tensor.dtype in (torch.float32, torch.float64) and tensor.is_contiguous():
+        flat = tensor.reshape(-1).numpy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(np.dot(flat, flat)):
+                return tensor
+    if tensor.is_floating_point() and (bad := int((~torch.isfinite(tensor)).sum())):
+        raise WeightsError(f"{key} holds {bad} NaN or infinite values of {tensor.numel()}: the weights are broken.")
     return tensor
 
 

@@ -2,6 +2,8 @@
 
 import io
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.weights.report import WeightsError, atomic
+from sightline.spec import atomic
+from sightline.weights.report import WeightsError
 from sightline.weights.store import bytes_of, fill
 
 ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
@@ -34,7 +37,9 @@ DTYPES = {
         "V2": torch.bfloat16,  # JAX saves bfloat16 as two raw bytes
     }.items()
 }
-FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error)
+# what zipfile, zlib and NumPy's header parser raise on damaged input
+ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
+FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """What happened to every key of a checkpoint, as data."""
 
 import json
-import os
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from sightline.spec import atomic
 
 Fate = Literal["taken", "resized", "new", "left"]
 Shape = tuple[int, ...]
@@ -86,26 +84,3 @@ class Report:
 
 def _tuple(value: Any) -> Any:
     return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
-
-
-@contextmanager
-def atomic(path: str | Path) -> Iterator[Path]:
-    """A file beside `path` to write into; it takes the place of `path` in one step, or vanishes on any error."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        os.chmod(partial, 0o666 & ~_umask())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

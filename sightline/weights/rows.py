@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -15,6 +14,7 @@ class Way:
 
     there: Callable[[Sequence[Tensor]], Tensor]
     back: Callable[[Tensor], Sequence[Tensor]]
+    in_order: bool = False  # `there` leaves the values in the order in which they are kept: no copy is needed
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,25 @@ class Row:
     way: Way
 
 
-SAME = Way(lambda t: t[0], lambda t: (t,))
+SAME = Way(lambda t: t[0], lambda t: (t,), in_order=True)
 DENSE = Way(lambda t: t[0].mT, lambda t: (t.mT,))  # JAX keeps (in, out)
 CONV = Way(lambda t: t[0].permute(3, 2, 0, 1), lambda t: (t.permute(2, 3, 1, 0),))  # HWIO
-LEADING = Way(lambda t: t[0][0], lambda t: (t[None],))  # (1, n, d): a batch axis in front
+LEADING = Way(lambda t: t[0][0], lambda t: (t[None],), in_order=True)  # (1, n, d): a batch axis in front
 ONE_BY_ONE = Way(lambda t: t[0][:, :, 0, 0], lambda t: (t[:, :, None, None],))  # a dense layer as 1x1 convolution
 CONV_DENSE = Way(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the same, in JAX's order
 
 
 def joined(*sizes: int, each: Way = SAME) -> Way:
     """Several tensors of theirs are one of ours, along the first axis (query, key, value; class token, registers)."""
-    return Way(
-        lambda t: torch.cat([each.there([x]) for x in t]),
-        lambda t: tuple(each.back(part)[0] for part in t.split(sizes)),
-    )
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        parts = [each.there([t]) for t in tensors]
+        whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
+        for place, part in zip(whole.split(sizes), parts):
+            place.copy_(part)  # transposes in blocks, which torch.cat does not
+        return whole
+
+    return Way(join, lambda t: tuple(each.back(part)[0] for part in t.split(sizes)), in_order=True)
 
 
 def into_heads(width: int, heads: int) -> Way:

@@ -13,14 +13,14 @@ from sightline.models import checks
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import Model
 from sightline.models.vit import ViT, ViTConfig
-from sightline.spec import ImageSpec
+from sightline.spec import ImageSpec, atomic
 from sightline.weights.convert import TARGETS, advice, to_format
 from sightline.weights.header import Header, to_text
 from sightline.weights.hf_keys import family
 from sightline.weights.load import load
 from sightline.weights.npz import write_npz
 from sightline.weights.probe import ask
-from sightline.weights.report import Report, WeightsError, atomic
+from sightline.weights.report import Report, WeightsError
 from sightline.weights.store import write_pth, write_safetensors
 
 TORCH = (".pth", ".pt", ".bin")

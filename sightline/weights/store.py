@@ -12,7 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from sightline.weights.report import WeightsError, atomic
+from sightline.spec import atomic
+from sightline.weights.report import WeightsError
 
 HEADER_LIMIT = 100_000_000  # bytes; the safetensors format allows no more
 DTYPES = {

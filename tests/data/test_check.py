@@ -89,6 +89,24 @@ def test_flat_pictures_are_not_all_twins():
     assert not any(f.kind == "twice" for f in sl.check(d).findings)
 
 
+def test_mutated_files_are_findings_never_a_crash(tmp_path):
+    chance = np.random.default_rng(0)
+    (tmp_path / "a").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    for kind in ("gif", "tif", "png", "webp", "jpg", "bmp"):
+        more = {"save_all": True, "append_images": [picture(2, 24)]} if kind in ("gif", "tif", "png", "webp") else {}
+        picture(1, 24).save(tmp_path / f"seed.{kind}", **more, **({"exif": exif} if kind in ("jpg", "webp") else {}))
+        data = (tmp_path / f"seed.{kind}").read_bytes()
+        for i in range(60):
+            spoilt = bytearray(data)
+            for at in chance.integers(0, len(data) if i % 2 else min(len(data), 200), 6):
+                spoilt[at] = chance.integers(256)
+            (tmp_path / "a" / f"{i}.{kind}").write_bytes(bytes(spoilt))
+    report = sl.check(sl.Folder(tmp_path / "a"))
+    assert {"unreadable", "truncated"} <= set(report.counts())
+
+
 def test_near_means_near():
     thumbs = np.stack([np.asarray(picture(i, 32).convert("L")) for i in range(400)])
     prints = fingerprints(thumbs)

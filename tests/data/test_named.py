@@ -75,7 +75,7 @@ def test_a_download_is_checked_resumed_and_free_the_second_time(site, tmp_path):
     assert not (tmp_path / "raw" / "a.bin").exists(), "a name is only given to a whole file"
     Server.hang_up_after = None
     assert fetch.download(remote, tmp_path / "raw").read_bytes() == body
-    assert Server.asked == ["bytes=0-", "bytes=100000-"]
+    assert Server.asked == [None, "bytes=100000-"]
     fetch.download(remote, tmp_path / "raw")
     assert len(Server.asked) == 2
 
@@ -85,7 +85,7 @@ def test_a_wrong_checksum_is_not_kept(site, tmp_path):
     (folder / "a.bin").write_bytes(b"other")
     with pytest.raises(FetchError, match="does not have the checksum"):
         fetch.download(Remote(url=url + "a.bin", checksum=md5(b"this")), tmp_path / "raw")
-    assert list((tmp_path / "raw").iterdir()) == []
+    assert [p.name for p in (tmp_path / "raw").iterdir()] == [".a.bin.lock"]
     (tmp_path / "raw" / "a.bin.part").write_bytes(b"stale beginning")
     fetch.download(Remote(url=url + "a.bin", checksum=md5(b"other")), tmp_path / "raw")
 

@@ -8,7 +8,7 @@ from torch import nn
 import sightline as sl
 from sightline.weights.convert import to_format
 from tests.peers import fill, timm, torchvision, transformers
-from tests.weights.makers import PEERS, TIMM, Peer, S, google_npz, stacked
+from tests.weights.makers import HF_DINO, HF_VIT, PEERS, TIMM, Peer, S, google_npz, stacked
 
 TARGETS = ("npz", "timm", "hf", "hf-v5", "torchvision", "bit-pytorch")
 
@@ -302,6 +302,28 @@ def test_dinov2s_own_state_dict():
             three = [spelled.pop(f"blocks.{i}.attention.attention.{n}.{part}") for n in ("query", "key", "value")]
             spelled[f"blocks.{i}.attn.qkv.{part}"] = torch.cat(three)
     assert difference(sl.load(spelled, heads=2), PEERS["hf-dinov2"], hf, pixels(S)) < 1e-6
+
+
+def test_early_conversions_without_a_prefix_at_the_end():
+    theirs = PEERS["hf"].ready().state_dict()
+    early = {k.replace("vit.layernorm", "layernorm"): v for k, v in theirs.items()}
+    same(sl.load(theirs, heads=2), sl.load(early, heads=2))
+
+
+UNLIKE = {
+    "SwiGLU": lambda: transformers.Dinov2Model(transformers.Dinov2Config(**HF_DINO, use_swiglu_ffn=True)),
+    "patch mean side by side": lambda: transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**HF_DINO)),
+    "one head does not see": lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**HF_VIT)),
+}
+
+
+@pytest.mark.parametrize("what", UNLIKE)
+def test_models_that_share_names_only_are_refused_and_adopted(what):
+    theirs = fill(UNLIKE[what]()).double().eval()
+    with pytest.raises(sl.WeightsError, match=what):
+        sl.load(theirs.state_dict(), heads=2)
+    if what != "SwiGLU":
+        assert torch.equal(sl.adopt(theirs)(pixels(S)), theirs(pixels(S)).logits)
 
 
 @pytest.mark.slow

@@ -1,0 +1,221 @@
+"""The zoo and its downloads, against a server on this machine."""
+
+import hashlib
+import http.server
+import multiprocessing
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import sightline as sl
+from sightline.cli import main
+from sightline.data import download
+from sightline.weights.download import OfflineError, fetch
+from tests.peers import fill
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Serves one file with ranges; `cut` breaks the first answers off after so many bytes."""
+
+    data, etag, ranges, cut, asked = b"", '"one"', True, 0, 0
+
+    def do_GET(self):
+        cls = type(self)
+        cls.asked += 1
+        if self.path.endswith("missing.npz"):
+            self.send_error(404)
+            return
+        start = 0
+        wanted = self.headers.get("Range")
+        if wanted and cls.ranges and self.headers.get("If-Range") == cls.etag:
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            self.send_response(206)
+        else:
+            self.send_response(200)
+        self.send_header("ETag", cls.etag)
+        self.send_header("Content-Length", str(len(cls.data) - start))
+        self.end_headers()
+        body = cls.data[start:]
+        if cls.cut:
+            body, cls.cut = body[: cls.cut], 0
+            self.close_connection = True
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SIGHTLINE_OFFLINE", raising=False)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(download, "TIMEOUT", 5.0)
+    handler = type("Handler", (Server,), {"data": bytes(range(256)) * 4000, "asked": 0})
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    handler.url = f"http://127.0.0.1:{httpd.server_address[1]}"
+    yield handler
+    httpd.shutdown()
+    httpd.server_close()
+    thread.join()
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_a_broken_download_is_continued(server, tmp_path):
+    server.cut = 300_000
+    with pytest.raises(OfflineError, match="what came is kept"):
+        fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data))
+    assert not (tmp_path / "a.npz").exists()
+    assert (tmp_path / "a.npz.part").stat().st_size == 300_000
+    fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data))
+    assert (tmp_path / "a.npz").read_bytes() == server.data
+    assert {p.name for p in tmp_path.iterdir()} <= {"a.npz", ".a.npz.lock", "cache"}
+    asked = server.asked
+    fetch(f"{server.url}/a.npz", tmp_path / "a.npz")
+    assert server.asked == asked  # once is enough
+
+
+@pytest.mark.parametrize("how", ["file changed", "no ranges"])
+def test_a_part_of_another_file_is_thrown_away(how, server, tmp_path):
+    server.cut = 300_000
+    with pytest.raises(OfflineError):
+        fetch(f"{server.url}/a.npz", tmp_path / "a.npz")
+    if how == "file changed":
+        server.etag, server.data = '"two"', bytes(reversed(range(256))) * 3000
+    else:
+        server.ranges = False
+    assert fetch(f"{server.url}/a.npz", tmp_path / "a.npz").read_bytes() == server.data
+
+
+def test_a_wrong_checksum_is_refused_and_removed(server, tmp_path):
+    with pytest.raises(sl.WeightsError, match="does not have the checksum"):
+        fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256="0" * 64)
+    assert not [p for p in tmp_path.iterdir() if p.suffix in (".npz", ".part")]
+    fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data)[:8])  # the beginning is enough
+
+
+def test_what_the_server_refuses(server, tmp_path):
+    with pytest.raises(sl.WeightsError, match="answered 404"):
+        fetch(f"{server.url}/missing.npz", tmp_path / "missing.npz")
+
+
+def _fetch(url: str, target: str) -> None:
+    fetch(url, Path(target))
+
+
+def test_two_processes_share_one_download(server, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=_fetch, args=(f"{server.url}/a.npz", str(tmp_path / "a.npz"))) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(60)
+    assert [p.exitcode for p in both] == [0, 0]
+    assert (tmp_path / "a.npz").read_bytes() == server.data
+    assert server.asked == 1
+
+
+def test_an_own_entry_is_fetched_loaded_and_kept(server, tmp_path):
+    model = fill(sl.build("vit-nano4", classes=10))
+    file = sl.save(model, tmp_path / "model.safetensors", to="timm", probes=False)
+    server.data = file.read_bytes()
+    image = {"mean": (0.1, 0.2, 0.3)}
+    mine = sl.Weights(
+        name="vit-nano4.served", source=f"{server.url}/m.safetensors", sha256=sha(server.data), classes=10, image=image
+    )
+    sl.add_weights(mine, keep=True)
+    again = sl.load("vit-nano4.served")
+    assert torch.equal(again.head.weight, model.head.weight)
+    assert again.loaded.source == "vit-nano4.served"
+    from sightline.weights import zoo as room
+
+    room.ADDED.clear()  # another process sees what was kept
+    assert sl.zoo("*.served")[0].sha256 == mine.sha256
+    lying = sl.Weights(name="vit-micro4.served", source=f"{server.url}/m.safetensors", classes=10)
+    sl.add_weights(lying)
+    with pytest.raises(sl.WeightsError, match="should have width=128"):
+        sl.load("vit-micro4.served")
+    room.ADDED.clear()
+
+
+def test_offline_is_one_sentence_with_the_way_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
+    monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
+    with pytest.raises(sl.WeightsError, match=r"vit-b16\.augreg-i21k is not on this machine.*sightline convert FILE"):
+        sl.load("vit-b16.augreg-i21k")
+    monkeypatch.delenv("SIGHTLINE_OFFLINE")
+    nowhere = sl.Weights(name="vit-nano4.nowhere", source="http://127.0.0.1:9/model.npz")
+    with pytest.raises(sl.WeightsError, match=r"127\.0\.0\.1:9\S* cannot be reached"):
+        nowhere.fetch()
+    with pytest.raises(SystemExit):
+        main(["convert", "vit-b16.augreg-i99k", str(tmp_path / "out.safetensors")])
+    assert "Did you mean vit-b16.augreg-i21k" in capsys.readouterr().err
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_every_entry_is_whole():
+    for w in sl.zoo():
+        assert w.config.classes == w.classes
+        assert len(w.spec.mean) == 3
+        assert w.spec.size == w.config.size
+        assert w.licence
+        assert w.source.startswith(("https://", "hf:"))
+        assert w.sha256 is None or len(w.sha256) in (8, 64)
+    names = [w.name for w in sl.zoo()]
+    assert len(names) == len(set(names))
+    assert {"vit-b16.augreg-i21k", "bit-r50x1.i21k", "r50-vit-b16.i21k", "vit-ti16.deit-i1k"} <= set(names)
+
+
+def test_the_zoo_is_listed(capsys):
+    main(["models", "vit-b16", "--weights", "--json"])
+    assert "vit-b16.augreg-i21k" in capsys.readouterr().out
+    main(["models", "bit-*", "--weights"])
+    assert "bit-r50x1.i21k-i1k" in capsys.readouterr().out
+
+
+def test_bad_entries_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
+    with pytest.raises(sl.WeightsError, match="a variant, a dot and a tag"):
+        sl.add_weights(sl.Weights(name="mine", source="x"))
+    with pytest.raises(sl.WeightsError, match="taken by the built-in zoo"):
+        sl.add_weights(sl.Weights(name="vit-b16.i21k", source="x"))
+    with pytest.raises(sl.WeightsError, match="there is nothing"):
+        sl.Weights(name="vit-b16.gone", source=str(tmp_path / "gone.npz")).fetch()
+    (tmp_path / "zoo.json").write_text("[1")
+    with pytest.raises(sl.WeightsError, match="is damaged"):
+        sl.zoo()
+
+
+def test_the_hub_needs_its_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(sl.WeightsError, match=r"pip install 'sightline\[hub\]'"):
+        sl.load("hf:google/vit-base-patch16-224")
+
+
+def test_a_repository_of_the_hub_is_a_folder(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    from tests.weights.makers import PEERS
+
+    PEERS["hf"].ready().float().save_pretrained(tmp_path / "repo")
+    asked = []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda repo, **how: asked.append(repo) or str(tmp_path / "repo")
+    )
+    model = sl.load("hf:someone/vit")
+    assert (asked, model.config.heads, model.loaded.source) == (["someone/vit"], 2, "hf:someone/vit")
+
+    def fail(repo, **how):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(sl.WeightsError, match=r"hf:someone/vit is not on this machine.*no route"):
+        sl.load("hf:someone/vit")
