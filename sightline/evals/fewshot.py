@@ -187,14 +187,14 @@ def fit_predict(
     x: Tensor, y: NDArray[np.int64], rows: NDArray[np.int64], *, test: Tensor, classes: int, l2: Penalty
 ) -> tuple[NDArray[np.int64], float]:
     """Predictions for the test rows by ridge regression on some training rows, and the l2 that was used."""
-    targets = sign_targets(torch.from_numpy(y[rows]), classes)
-    chosen = x[torch.from_numpy(rows)]
+    labels, chosen = torch.from_numpy(y[rows]), x[torch.from_numpy(rows)]
     if isinstance(l2, int | float):
         check_l2(l2)
         value = float(l2)
     else:
+        targets = sign_targets(labels, classes)
         value = best_l2(chosen, targets, sweep_of(l2), ranks=torch.from_numpy(class_ranks(y[rows])))
-    ridge = Ridge.of(chosen, targets)
+    ridge = Ridge.of_classes(chosen, labels, classes)
     weights = ridge.solve(value)
     return torch.cat([s.argmax(1) for s in apply(test, weights, ridge.scaling)]).numpy(), value
 

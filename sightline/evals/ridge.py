@@ -7,7 +7,7 @@ With X (n, d) and targets Y, and whichever of the two Gram matrices is smaller (
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -77,19 +77,45 @@ class Ridge:
             x = scaling(features)
             values, basis = eigh(x @ x.mT)
             return cls(scaling, x, basis.mT @ targets, basis, values.clamp(min=0))
-        gram, right = (torch.zeros(wide, k, dtype=torch.float64) for k in (wide, targets.shape[1]))
-        for start in range(0, n, ROWS):
-            rows = scaling(features[start : start + ROWS])
-            gram += rows.mT @ rows
-            right += rows.mT @ targets[start : start + ROWS]
-        values, basis = eigh(gram)
+        right = torch.zeros(wide, targets.shape[1], dtype=torch.float64)
+
+        def note(start: int, rows: Tensor) -> None:
+            right.addmm_(rows.mT, targets[start : start + ROWS])
+
+        values, basis = eigh(_gram(features, scaling, note))
         return cls(scaling, None, basis.mT @ right, basis, values.clamp(min=0))
+
+    @classmethod
+    def of_classes(cls, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> "Ridge":
+        """The same for targets that are +1 at one class and -1 elsewhere: then X'Y is twice the sums of each class's
+        rows less the sum of all, and the table of targets need not be."""
+        if len(features) < features.shape[1] + 1:
+            return cls.of(features, sign_targets(labels, classes))
+        scaling = Scaling.of(features)
+        sums = torch.zeros(classes, features.shape[1] + 1, dtype=torch.float64)
+
+        def note(start: int, rows: Tensor) -> None:
+            sums.index_add_(0, labels[start : start + ROWS], rows)
+
+        values, basis = eigh(_gram(features, scaling, note))
+        right = basis.mT @ (2 * sums - sums.sum(0)).mT
+        return cls(scaling, None, right, basis, values.clamp(min=0))
 
     def solve(self, l2: float) -> Float[Tensor, "e k"]:
         """The weights, constant feature last."""
         check_l2(l2)
         inner = self.basis @ (self.right / (self.values + l2)[:, None])
         return inner if self.x is None else self.x.mT @ inner
+
+
+def _gram(features: Tensor, scaling: Scaling, note: Callable[[int, Tensor], None]) -> Float[Tensor, "e e"]:
+    """X'X, a few thousand rows at a time; `note` sees each of these pieces."""
+    gram = torch.zeros(features.shape[1] + 1, features.shape[1] + 1, dtype=torch.float64)
+    for start in range(0, len(features), ROWS):
+        rows = scaling(features[start : start + ROWS])
+        gram.addmm_(rows.mT, rows)
+        note(start, rows)
+    return gram
 
 
 def eigh(gram: Float[Tensor, "m m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:

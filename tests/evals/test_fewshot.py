@@ -34,6 +34,8 @@ def test_e16_ridge_equals_a_float64_solve_and_primal_equals_dual(n, d, k, power,
     for dual in (None, False, True):
         weights = Ridge.of(torch.from_numpy(x), targets, dual=dual).solve(2.0**power)
         assert np.abs(weights.numpy() - expected).max() < 1e-8
+    weights = Ridge.of_classes(torch.from_numpy(x), torch.from_numpy(y), k).solve(2.0**power)
+    assert np.abs(weights.numpy() - expected).max() < 1e-8
 
 
 def test_accuracy_is_that_of_the_reference():
