@@ -23,18 +23,26 @@ tokens_option = click.option(
     show_default=True,
     help="What is kept of the tokens.",
 )
-num_option = click.option("--num", type=int, help="How many scenes, where DATA is scenes/NAME.")
+num_option = click.option("--num", type=int, help="How many scenes, where DATA is scenes/NAME; 2000 unless said.")
 train_option = click.option("--train-split", default="train", show_default=True)
 test_option = click.option("--test-split", default="test", show_default=True)
 
 
 def model_of(name: str, size: int | None = None) -> Any:
     """A model by name (freshly built), a weights file, a run folder or a zoo name."""
-    if not Path(name).exists() and name in sl.names("*"):
+    if not Path(name).exists() and _buildable(name):
         click.echo(f"note: {name} is built anew, with random weights; give a weights file to measure those.", err=True)
         changes: dict[str, Any] = {"size": size} if size else {}
         return sl.build(name, **changes).eval()
     return sl.load(name, size=size)
+
+
+def _buildable(name: str) -> bool:
+    try:
+        sl.config(name)
+    except ValueError:
+        return False
+    return True
 
 
 def data_of(where: str, split: str | None, model: Any, num: int | None = None) -> sl.Dataset:

@@ -47,7 +47,7 @@ class Extracted:
         cls, features: ArrayLike | Tensor, labels: ArrayLike | Tensor, *, classes: Sequence[str] | None = None
     ) -> "Extracted":
         """Features from anywhere else. Without `classes` the classes are called by their numbers."""
-        x, y = torch.as_tensor(features), np.asarray(labels)
+        x, y = torch.as_tensor(features).detach().cpu(), np.asarray(torch.as_tensor(labels).cpu())
         if x.ndim not in (2, 3) or y.ndim not in (1, 2) or len(x) != len(y):
             raise ValueError(
                 f"Features are (n, d) or (n, t, d) with n labels; got {tuple(x.shape)} and labels {y.shape}."
@@ -82,6 +82,8 @@ class Extracted:
     def take(self, rows: Rows) -> "Extracted":
         """Some of the pictures, by numbers, a slice or a mask."""
         chosen = rows if isinstance(rows, slice) else np.asarray(rows)
+        if not isinstance(chosen, slice) and chosen.dtype != np.bool_:
+            chosen = chosen.astype(np.int64)  # an empty list is of floats
         index = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen)
         return replace(self._with({k: v[index] for k, v in self.layers.items()}), labels=self.labels[chosen])
 

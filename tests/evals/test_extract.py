@@ -190,6 +190,10 @@ def test_adopted_models_are_measured_alike():
 
 
 def test_features_from_elsewhere_are_checked():
+    e = sl.Extracted.of(torch.eye(3, requires_grad=True), torch.arange(3))
+    assert not e.features.requires_grad
+    assert len(e.take([])) == 0
+    assert e.take(np.array([True, False, True])).labels.tolist() == [0, 2]
     with pytest.raises(ValueError, match="n labels"):
         sl.Extracted.of(np.zeros((3, 2)), [0, 1])
     with pytest.raises(ValueError, match="class numbers"):
