@@ -24,6 +24,18 @@ from sightline.data.shards import Shards
 from sightline.data.sheet import contact_sheet
 from sightline.data.source import dataset
 from sightline.data.suites import SuiteTask, suite
+from sightline.evals.accuracy import Classification, TestSets, evaluate, evaluate_sets, predict, score
+from sightline.evals.curves import Probed, probe
+from sightline.evals.dense import BoxProbe, Correspondence, SegmentationHead, patch_correspondence
+from sightline.evals.episodes import Episode, Episodes, cosine_similarity, episodes, sample_episode, split_classes
+from sightline.evals.extract import extract
+from sightline.evals.extracted import Extracted
+from sightline.evals.fewshot import FewShot, fewshot, fewshot_evaluator
+from sightline.evals.multilabel import MultiLabel, ReaL, score_labels, score_real
+from sightline.evals.probes import KNNProbe, LinearProbe
+from sightline.evals.retrieval import Retrieval, retrieval
+from sightline.evals.truth import foreground, scene_boxes, scene_masks
+from sightline.evals.vtab import Vtab, vtab, vtab_references
 from sightline.models.anatomy import Part, anatomy
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import build, resize
@@ -49,28 +61,44 @@ __all__ = [
     "Batches",
     "BiT",
     "BiTConfig",
+    "BoxProbe",
     "Checked",
+    "Classification",
+    "Correspondence",
     "Cost",
     "Dataset",
+    "Episode",
+    "Episodes",
+    "Extracted",
     "Features",
+    "FewShot",
     "Finding",
     "Folder",
     "Got",
     "Hybrid",
     "HybridConfig",
     "ImageSpec",
+    "KNNProbe",
+    "LinearProbe",
     "Manifest",
+    "MultiLabel",
     "Part",
+    "Probed",
+    "ReaL",
     "Report",
     "Result",
+    "Retrieval",
     "Scene",
     "Scenes",
+    "SegmentationHead",
     "Sharded",
     "Shards",
     "SuiteTask",
+    "TestSets",
     "TooManyBad",
     "ViT",
     "ViTConfig",
+    "Vtab",
     "Weights",
     "WeightsError",
     "add_weights",
@@ -84,9 +112,17 @@ __all__ = [
     "config",
     "contact_sheet",
     "convert",
+    "cosine_similarity",
     "cost",
     "dataset",
+    "episodes",
     "equivariance_error",
+    "evaluate",
+    "evaluate_sets",
+    "extract",
+    "fewshot",
+    "fewshot_evaluator",
+    "foreground",
     "get_dataset",
     "invariance_error",
     "jacobian_locality",
@@ -94,15 +130,28 @@ __all__ = [
     "names",
     "normalise",
     "open_images",
+    "patch_correspondence",
     "paths",
     "permutation_error",
     "permute_patches",
+    "predict",
+    "probe",
     "record",
     "resize",
+    "retrieval",
+    "sample_episode",
     "save",
+    "scene_boxes",
+    "scene_masks",
+    "score",
+    "score_labels",
+    "score_real",
     "shard",
+    "split_classes",
     "suite",
     "token_jacobian",
     "unchanged_fraction",
+    "vtab",
+    "vtab_references",
     "zoo",
 ]
