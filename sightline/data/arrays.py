@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sightline.data.dataset import Dataset, Labels
 from sightline.data.draws import Ints
@@ -28,7 +28,7 @@ class Arrays(Dataset):
     def __init__(
         self,
         images: NDArray,
-        labels: NDArray,
+        labels: ArrayLike,
         *,
         classes: Sequence[str] | None = None,
         name: str = "arrays",
@@ -41,6 +41,7 @@ class Arrays(Dataset):
             raise ValueError(
                 f"{name}: expected uint8 pictures (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
             )
+        labels = np.asarray(labels)  # lists are welcome
         if len(images) != len(labels) or labels.ndim not in (1, 2):
             raise ValueError(f"{name}: {len(images)} pictures and labels of shape {labels.shape} do not go together.")
         self.name, self.stack = name, images

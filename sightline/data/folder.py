@@ -14,7 +14,7 @@ from sightline.data.images import SUFFIXES, Encoded, read_bytes
 
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
-LABEL_COLUMNS = ("label", "class", "target", "category")
+LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_index")
 
 
 class Files(Dataset):

@@ -73,3 +73,12 @@ def test_memory_does_not_grow_over_an_epoch():
     tracemalloc.stop()
     assert seen == 960_000
     assert after - before < 200_000
+
+
+def test_labels_may_be_a_list_and_a_manifest_may_say_class_index(tmp_path):
+    pictures = np.zeros((3, 8, 8, 3), np.uint8)
+    assert sl.Arrays(pictures, [0, 1, 0]).counts() == [2, 1]
+    for i in range(3):
+        Image.fromarray(pictures[i]).save(tmp_path / f"{i}.png")
+    (tmp_path / "labels.csv").write_text("file,class_index\n0.png,14\n1.png,2\n2.png,14\n")
+    assert sl.dataset(tmp_path / "labels.csv").classes == ("2", "14")
