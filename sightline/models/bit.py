@@ -40,11 +40,10 @@ class BiTConfig:
         object.__setattr__(self, "size", checks.pair(self.size))
         object.__setattr__(self, "units", tuple(self.units))
         checks.choices(self)
-        checks.positive(self, "units", "size", "channels")
+        checks.counts(self, "units", "size", "channels")
+        checks.counts(self, "classes", least=0)
         if not self.units:
             raise ValueError("BiTConfig.units needs at least one stage, such as (3, 4, 6, 3).")
-        if self.classes < 0:
-            raise ValueError(f"classes counts from 0 up; got {self.classes}.")
         if 64 * self.width_factor % 32 or self.width_factor <= 0:
             raise ValueError(f"width_factor is a multiple of 0.5, for 32 groups of channels; got {self.width_factor}.")
         if min(checks.pair(self.size)) < self.stride:

@@ -1,5 +1,6 @@
 """What a model refuses, in sentences that say what to do instead."""
 
+import operator
 import typing
 from typing import Any
 
@@ -11,7 +12,14 @@ Pair = int | tuple[int, int]
 
 def pair(value: Pair) -> tuple[int, int]:
     """Height and width from one number or two."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(sides) != 2 or not all(_whole(side) for side in sides):
+        raise ValueError(f"A size is one whole number or (height, width); got {value!r}.")
+    return operator.index(sides[0]), operator.index(sides[1])
+
+
+def _whole(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def choices(config: Any) -> None:
@@ -24,26 +32,28 @@ def choices(config: Any) -> None:
             raise ValueError(f"{type(config).__name__}.{name} is one of {listed}; got {value!r}.")
 
 
-def positive(config: Any, *names: str) -> None:
-    """Each named field must be a whole number of at least 1 (or a pair of them)."""
+def counts(config: Any, *names: str, least: int = 1) -> None:
+    """Each named field must be a whole number of at least `least` (or several of them)."""
     for name in names:
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ValueError(f"{type(config).__name__}.{name} must be a whole number of at least 1; got {value!r}.")
+            if not _whole(number) or number < least:
+                owner = type(config).__name__
+                raise ValueError(f"{owner}.{name} must be a whole number of at least {least}; got {value!r}.")
 
 
 def fraction(config: Any, *names: str) -> None:
     """Each named field must lie in [0, 1)."""
     for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise ValueError(
-                f"{type(config).__name__}.{name} is a probability in [0, 1); got {getattr(config, name)!r}."
-            )
+        value = getattr(config, name)
+        if not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ValueError(f"{type(config).__name__}.{name} is a probability in [0, 1); got {value!r}.")
 
 
 def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
-    """A batch of pictures with the right channels and finite values, on the right device."""
+    """A batch of pictures with the right channels and finite values."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"The model takes a tensor; got {type(x).__name__}. Convert it: torch.as_tensor(x).")
     if x.ndim != 4 or x.shape[1] != channels:
         hint = " Add a batch axis with x[None]." if x.ndim == 3 and x.shape[0] == channels else ""
         if x.ndim == 4 and x.shape[-1] == channels:

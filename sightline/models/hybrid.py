@@ -37,7 +37,7 @@ class HybridConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", tuple(self.units))
         checks.choices(self)
-        checks.positive(self, "units")
+        checks.counts(self, "units")
         if 64 * self.width_factor % 32 or self.width_factor <= 0:
             raise ValueError(f"width_factor is a multiple of 0.5, for 32 groups of channels; got {self.width_factor}.")
         if any(p % self.backbone_stride for p in checks.pair(self.vit.patch)):

@@ -61,7 +61,8 @@ class ViTConfig:
             object.__setattr__(self, name, checks.pair(getattr(self, name)))
         object.__setattr__(self, "no_skip", tuple(sorted(set(self.no_skip))))
         checks.choices(self)
-        checks.positive(self, "width", "depth", "heads", "mlp_width", "patch", "size", "channels")
+        checks.counts(self, "width", "depth", "heads", "mlp_width", "patch", "size", "channels")
+        checks.counts(self, "classes", "registers", least=0)
         checks.fraction(self, "dropout", "drop_path")
         if self.class_token is None:
             object.__setattr__(self, "class_token", self.pool == "cls")
@@ -100,8 +101,6 @@ def _refuse_impossible(c: ViTConfig) -> None:
         raise ValueError(f"An image of {y} x {x} does not divide into patches of {p} x {q}. Try {best[0]} x {best[1]}.")
     if c.width % c.heads:
         raise ValueError(f"width {c.width} does not divide into {c.heads} heads.")
-    if c.classes < 0 or c.registers < 0:
-        raise ValueError(f"classes and registers count from 0 up; got {c.classes} and {c.registers}.")
     if c.position_at != "stem" and c.position not in ("1d", "2d"):
         why = {
             "none": "there is no embedding to add",

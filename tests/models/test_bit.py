@@ -72,7 +72,7 @@ def test_ablations_of_norm_and_standardisation():
         ({"units": ()}, "at least one stage"),
         ({"units": (1, 0)}, "at least 1"),
         ({"size": 4}, "smaller than the stride"),
-        ({"classes": -2}, "from 0 up"),
+        ({"classes": -2}, "at least 0"),
         ({"stem": "5x5"}, "7x7"),
     ],
 )

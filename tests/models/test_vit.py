@@ -253,7 +253,11 @@ def test_any_grid_any_patch_any_channels(y, x, p, q, channels):
         ({"no_skip": (3,)}, "0 to 2"),
         ({"position": "sincos", "width": 18}, "divisible by 4"),
         ({"position": "2d", "width": 15, "heads": 3}, "divisible by 2"),
-        ({"classes": -1}, "from 0 up"),
+        ({"classes": -1}, "at least 0"),
+        ({"classes": "ten"}, "whole number"),
+        ({"size": 16.0}, "whole number"),
+        ({"size": (16, 16, 3)}, "height, width"),
+        ({"registers": True}, "whole number"),
         ({"depth": 0}, "at least 1"),
         ({"dropout": 1.0}, r"\[0, 1\)"),
         ({"head": "mlp", "classes": 0}, "classes"),
@@ -278,6 +282,7 @@ def test_bad_pictures_are_refused_with_advice(name):
         (good[0], r"x\[None\]"),
         (good.permute(0, 2, 3, 1), "permute"),
         (good.byte(), "Normalise"),
+        (good.numpy(), "as_tensor"),
         (bad, r"Pictures \[1\]"),
     ]:
         with pytest.raises(ValueError, match=says):
