@@ -28,14 +28,14 @@ def data() -> None:
 def data_verb(function: Callable[..., Any]) -> click.Command:
     """A command of this group with --json."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
-    return data.command()(as_json(function))
+    return data.command(function.__name__.rstrip("_"))(as_json(function))
 
 
 split_option = click.option("--split", default=None, help="Which split, where there are several.")
 
 
 @data_verb
-def list(as_json: bool) -> None:
+def list_(as_json: bool) -> None:
     """Datasets that are known by name, and whether they are here."""
     rows = [
         {

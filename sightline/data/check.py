@@ -15,7 +15,7 @@ from sightline.data.errors import BadImage
 from sightline.data.images import ORIENTATION, Encoded, Picture, begin, finish
 from sightline.data.progress import progress
 from sightline.data.sheet import contact_sheet
-from sightline.data.twins import NEAR, THUMB, Twin, fingerprints, twins
+from sightline.data.twins import GREY, NEAR, Twin, fingerprints, smaller, twins
 
 BLOCK = 256
 SMALL, TINY = 32, 16  # pixels of the short side
@@ -74,7 +74,9 @@ class Checked:
 class _Seen:
     """What one pass over the pictures keeps of each: a small grey copy, its size, how it was encoded."""
 
-    thumbs: list[NDArray[np.uint8]] = field(default_factory=list)
+    fresh: list[NDArray[np.uint8]] = field(default_factory=list)  # grey copies that are not hashed yet
+    hashes: list[NDArray[np.uint64]] = field(default_factory=list)
+    thumbs: list[NDArray[np.uint8]] = field(default_factory=list)  # a quarter of their pixels is enough to compare
     exact: list[int] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
     encodings: list[str] = field(default_factory=list)
@@ -116,11 +118,17 @@ def check(
 def _look(dataset: Dataset) -> _Seen:
     seen = _Seen()
     refused = getattr(dataset.origins()[0], "refused", [])
-    seen.findings += [Finding(kind="link leads out", where=path) for path in refused]
+    seen.findings += [
+        Finding(kind="refused", where=path, detail="it leads out of the folder, or cannot be read") for path in refused
+    ]
     for start in progress(range(0, len(dataset), BLOCK), f"checking {dataset.name}"):
         rows = np.arange(start, min(start + BLOCK, len(dataset)))
         for row, picture in zip(rows, dataset.pictures(rows)):
             _look_at(dataset, int(row), picture, seen)
+        copies = np.array(seen.fresh, dtype=np.uint8).reshape(-1, GREY, GREY)
+        seen.hashes.append(fingerprints(copies))
+        seen.thumbs.append(smaller(copies))
+        seen.fresh.clear()
     return seen
 
 
@@ -146,7 +154,7 @@ def _look_at(dataset: Dataset, row: int, picture: Picture | BadImage, seen: _See
     seen.encodings.append(encoding)
     body = hashlib.blake2b(repr(image.size).encode() + image.tobytes(), digest_size=8).digest()
     seen.exact.append(int.from_bytes(body, "little", signed=True))
-    seen.thumbs.append(np.asarray(image.convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)))
+    seen.fresh.append(np.asarray(image.convert("L").resize((GREY, GREY), Image.Resampling.BOX)))
 
 
 def _oddities(image: Image.Image) -> Iterator[tuple[str, str]]:
@@ -225,8 +233,7 @@ def _twins_between(one: tuple[Dataset, _Seen], two: tuple[Dataset, _Seen], near:
 
 
 def _prints(seen: _Seen) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
-    thumbs = np.array(seen.thumbs, dtype=np.uint8).reshape(-1, THUMB, THUMB)
-    return fingerprints(thumbs), thumbs, np.array(seen.exact, dtype=np.int64)
+    return np.concatenate(seen.hashes), np.concatenate(seen.thumbs), np.array(seen.exact, dtype=np.int64)
 
 
 def _alike(twin: Twin, other: str) -> str:

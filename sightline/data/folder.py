@@ -91,15 +91,18 @@ def _split_folder(root: Path, split: str | None, home: str | None, refused: list
 
 def _entries(folder: str | Path, home: str | None, refused: list[str]) -> list[os.DirEntry[str]]:
     """Visible entries by name, without links that lead out of `home`."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda e: e.name)
+    except OSError:  # not ours to read
+        refused.append(shown(folder))
+        return []
     kept = []
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            if entry.name.startswith("."):
-                continue
-            if home is not None and entry.is_symlink() and not _inside(entry.path, home):
-                refused.append(shown(entry.path))
-            else:
-                kept.append(entry)
+    for entry in found:
+        if home is not None and entry.is_symlink() and not _inside(entry.path, home):
+            refused.append(shown(entry.path))
+        elif not entry.name.startswith("."):
+            kept.append(entry)
     return kept
 
 

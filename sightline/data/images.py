@@ -171,25 +171,25 @@ def _scaled(image: Image.Image) -> Image.Image:
 
 
 def fit(image: Image.Image, spec: ImageSpec) -> Pixels:
-    """What the model sees of a picture in evaluation. Resize and crop happen in one pass, with the same result."""
+    """What the model sees of a picture in evaluation: to the last bit what torchvision's Resize and CenterCrop give.
+    (One pass through Pillow's `box` would be quicker, but its corners are single floats: some pixels differ.)"""
     height, width = spec.size
-    kernel = KERNELS[spec.interpolation]
-    if spec.fit == "squash":
-        return np.asarray(image if image.size == (width, height) else image.resize((width, height), kernel))
-    box = crop_box(image.size, spec)
-    if image.size == (width, height) and box == (0, 0, width, height):
-        return np.asarray(image)
-    return np.asarray(image.resize((width, height), kernel, box=box))
-
-
-def crop_box(size: tuple[int, int], spec: ImageSpec) -> Box:
-    """The part of a (width, height) picture that is left by: short side to size / crop, then cut the centre."""
-    height, width = spec.size
-    scale = max(math.floor(width / spec.crop) / size[0], math.floor(height / spec.crop) / size[1])
-    whole = (max(width, int(size[0] * scale + 1e-6)), max(height, int(size[1] * scale + 1e-6)))
+    whole = whole_size(image.size, spec)
+    if image.size != whole:
+        image = image.resize(whole, KERNELS[spec.interpolation])
     left, upper = round((whole[0] - width) / 2), round((whole[1] - height) / 2)
-    x, y = size[0] / whole[0], size[1] / whole[1]
-    return (left * x, upper * y, min((left + width) * x, size[0]), min((upper + height) * y, size[1]))
+    return np.asarray(image)[upper : upper + height, left : left + width]
+
+
+def whole_size(size: tuple[int, int], spec: ImageSpec) -> tuple[int, int]:
+    """The (width, height) to which a picture is resized before the centre is cut: short side to size / crop."""
+    height, width = spec.size
+    if spec.fit == "squash":
+        return width, height
+    short = math.floor(width / spec.crop), math.floor(height / spec.crop)
+    if short[0] * size[1] >= short[1] * size[0]:  # the width is what is short
+        return short[0], max(height, short[0] * size[1] // size[0])
+    return max(width, short[1] * size[0] // size[1]), short[1]
 
 
 def normalise(images: UInt8[Tensor, "b 3 y x"], spec: ImageSpec) -> Float[Tensor, "b 3 y x"]:

@@ -11,10 +11,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-THUMB = 32  # side of the small grey copy
-NEAR = 4  # bits of 64
-ALIKE = 8.0  # mean difference of the grey copies, of 255
-PAIRS = 1 << 20  # compared in one go
+GREY = 32  # side of the grey copy that is hashed
+THUMB = GREY // 2  # side of the one that is kept to compare
+NEAR = 8  # bits of 64; with ALIKE it finds 190 twins across CIFAR-10's splits, a few of which merely look alike
+ALIKE = 0.9  # correlation of the grey copies
+FLAT = 4.0  # variance, in levels squared, under which a picture has nothing to correlate
+PAIRS = 1 << 13  # compared in one go
 
 Prints = tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]  # hashes, grey copies, exact hashes
 
@@ -30,9 +32,14 @@ class Twin:
 
 
 def _cosines() -> NDArray[np.float32]:
-    """The eight lowest cosines of length 32."""
-    k, x = np.arange(8)[:, None], np.arange(THUMB)[None, :]
-    return np.cos(np.pi / THUMB * (x + 0.5) * k).astype(np.float32)
+    """The eight lowest cosines of the length of a grey copy."""
+    k, x = np.arange(8)[:, None], np.arange(GREY)[None, :]
+    return np.cos(np.pi / GREY * (x + 0.5) * k).astype(np.float32)
+
+
+def smaller(copies: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Grey copies at half their side."""
+    return copies.reshape(len(copies), THUMB, 2, THUMB, 2).mean((2, 4)).astype(np.uint8)
 
 
 def fingerprints(thumbs: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -48,6 +55,8 @@ def fingerprints(thumbs: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    if hasattr(np, "bitwise_count"):  # since numpy 2
+        return np.bitwise_count(words).astype(np.int64)
     return np.unpackbits(words.view(np.uint8).reshape(-1, 8), axis=1).sum(1, dtype=np.int64)
 
 
@@ -55,20 +64,25 @@ def twins(one: Prints, two: Prints, *, near: int, same: bool) -> Iterator[Twin]:
     """Pairs that are alike: each picture of the second set with the first one of the first set that is like it."""
     pairs = np.concatenate([np.empty((0, 2), np.int64), *_candidates(one[0], two[0], near, same)])
     pairs = np.unique(pairs, axis=0)
-    told: set[int] = set()
+    told = np.zeros(len(two[0]), dtype=np.bool_)
     for start in range(0, len(pairs), PAIRS):
-        a, b = pairs[start : start + PAIRS].T
-        bits = _bit_counts(one[0][a] ^ two[0][b])
-        close = np.flatnonzero(bits <= near)
-        for i in close:
-            first, second = int(a[i]), int(b[i])
-            if second in told:
-                continue
-            apart = np.abs(one[1][first].astype(np.int16) - two[1][second]).mean()
-            if apart <= ALIKE:
-                told.add(second)
-                exact = bool(one[2][first] == two[2][second])
-                yield Twin(first, second, int(bits[i]), exact)
+        block = pairs[start : start + PAIRS]
+        block = block[~told[block[:, 1]]]
+        for first, second in block[_alike(one[1][block[:, 0]], two[1][block[:, 1]])]:
+            if not told[second]:
+                told[second] = True
+                bits = int(_bit_counts(one[0][first : first + 1] ^ two[0][second : second + 1])[0])
+                yield Twin(int(first), int(second), bits, bool(one[2][first] == two[2][second]))
+
+
+def _alike(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Whether grey copies correlate, whatever their brightness and contrast; flat ones must have the same grey."""
+    a, b = (x.reshape(len(x), THUMB * THUMB).astype(np.float32) for x in (one, two))
+    level = np.abs(a.mean(1) - b.mean(1))
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    strength = np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    flat = strength < FLAT * THUMB * THUMB
+    return np.where(flat, (level < 1) & (np.abs(a - b).max(1, initial=0) < 8), (a * b).sum(1) > ALIKE * strength)
 
 
 def _candidates(one: NDArray[np.uint64], two: NDArray[np.uint64], near: int, same: bool) -> Iterator[NDArray[np.int64]]:

@@ -1,0 +1,75 @@
+"""The smaller sources and tools: the hub, the progress bar, memory."""
+
+import io
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+from PIL import Image
+
+import sightline as sl
+from sightline.data import progress as bar
+from sightline.data.hub import Hub
+
+
+class Table(list):
+    """What the `datasets` package gives, as far as it is used."""
+
+    features = {"image": object(), "label": SimpleNamespace(names=["cat", "dog"])}  # noqa: RUF012
+
+    def __getitem__(self, key):
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
+def test_a_hub_table_is_a_dataset(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (5, 4), (9, 0, 0)).save(file, "PNG")
+    (tmp_path / "p.png").write_bytes(file.getvalue())
+    rows = [
+        {"bytes": file.getvalue(), "path": None},
+        {"bytes": None, "path": str(tmp_path / "p.png")},
+        Image.new("L", (5, 4)),
+    ]
+    d = Hub(
+        Table({"image": image, "label": i % 2} for i, image in enumerate(rows)),
+        image="image",
+        label="label",
+        name="hf:x",
+    )
+    assert d.classes == ("cat", "dog")
+    assert [(pixels.shape, label) for pixels, label in d] == [((4, 5, 3), 0), ((4, 5, 3), 1), ((4, 5, 3), 0)]
+
+
+def test_progress_speaks_only_of_what_takes_long(capsys, monkeypatch):
+    assert list(bar.progress(range(5), "quick")) == list(range(5))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(bar, "SILENCE", -1.0)
+    assert list(bar.progress(range(3), "slow")) == [0, 1, 2]
+    assert "slow: 0 of 3" in capsys.readouterr().err
+
+
+class Endless(sl.Dataset):
+    def __init__(self, n):
+        self.name, self.classes, self.labels = "endless", ("a",), np.zeros(n, np.int64)
+
+    def picture(self, index):
+        return np.zeros((4, 4, 3), np.uint8)
+
+    def pictures(self, indices):
+        return np.zeros((len(indices), 4, 4, 3), np.uint8)
+
+    def where(self, index):
+        return str(index)
+
+
+def test_memory_does_not_grow_over_an_epoch():
+    batches = iter(Endless(1_000_000).batches(sl.ImageSpec(size=(4, 4)), batch=2000, shuffle=True, device=None))
+    for _ in range(20):
+        next(batches)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    seen = sum(len(images) for images, _ in batches)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert seen == 960_000
+    assert after - before < 200_000
