@@ -62,8 +62,8 @@ def plan(shapes: Shapes, hints: Hints, *, config: Config | None = None, strict: 
         found = guess.config if guess else config
         assert found is not None
         found = change(found, **extra) if extra else found
-    except (ValueError, TypeError) as error:
-        raise error if isinstance(error, WeightsError) else WeightsError(str(error)) from error
+    except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+        raise error if isinstance(error, WeightsError) else WeightsError(f"No model is like that: {error}") from error
     model = on_meta(found, len(view.shapes))
     rows = tuple(form.rows(found, view.shapes))
     entries = (*check(rows, view.shapes, view.places, model), *view.left)
@@ -101,7 +101,7 @@ def on_meta(config: Config, keys: int) -> Model:
     try:
         with torch.device("meta"):
             return from_config(config)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+    except (RuntimeError, TypeError, ValueError, ArithmeticError) as error:
         raise WeightsError(f"No model can be built from this file's configuration: {error}") from error
 
 

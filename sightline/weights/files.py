@@ -14,7 +14,7 @@ from sightline.spec import ImageSpec
 from sightline.weights.npz import NpzSource
 from sightline.weights.pth import PthSource
 from sightline.weights.report import WeightsError
-from sightline.weights.store import SafetensorsSource, Source
+from sightline.weights.store import HEADER_LIMIT, SafetensorsSource, Source
 
 FILES = ("model.safetensors", "pytorch_model.bin", "model.npz", "model.pth")  # in a folder, the first that is there
 
@@ -69,12 +69,14 @@ def open_file(path: Path) -> Source:
             start = file.read(16)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT:  # a length may begin with any byte
+        return SafetensorsSource(path)
     if start[:2] == b"PK":
         return NpzSource(path) if NpzSource.fits(path) else PthSource(path)
     if start[:1] == b"\x80":  # pickle, as torch wrote it before 1.6
         return PthSource(path)
-    if len(start) >= 9 and start[8:9] == b"{":
-        return SafetensorsSource(path)
+    if start[8:9] == b"{":
+        return SafetensorsSource(path)  # a length beyond all bounds: let it say so
     raise WeightsError(f"{path} is no .npz, .safetensors or .pth file, or its beginning is damaged.")
 
 

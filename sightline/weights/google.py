@@ -10,7 +10,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.weights.format import Format, Hints, encoder, plain_trunk
-from sightline.weights.guess import Guess, count, guess_grid, need
+from sightline.weights.guess import Guess, count, guess_grid, need, table_rows
 from sightline.weights.rows import (
     CONV,
     DENSE,
@@ -72,7 +72,7 @@ def _positions(shapes: Shapes, hints: Hints, *, cell: tuple[int, int], token: bo
         size = size or tuple(max(1, round(224 / p)) * p for p in cell)
         note = f"The file has no position table: sine waves (sincos2d) for {size} are assumed; give size= to change."
         return {"position": "sincos", "size": size}, [note]
-    rows, grid = guess_grid(need(shapes, key)[-2], (1, 0) if token else (0,), size, cell)
+    rows, grid = guess_grid(table_rows(shapes, key), (1, 0) if token else (0,), size, cell)
     return {"position_rows": rows, "size": (grid[0] * cell[0], grid[1] * cell[1])}, []
 
 

@@ -48,6 +48,14 @@ def count(shapes: Shapes, pattern: str, start: int = 0) -> int:
     return len(numbers)
 
 
+def table_rows(shapes: Shapes, key: str) -> int:
+    """How many rows a position table has, with or without a batch axis in front."""
+    shape = need(shapes, key)
+    if len(shape) not in (2, 3):
+        raise WeightsError(f"{key} has shape {shape}; expected a table (1, rows, width).")
+    return shape[-2]
+
+
 def guess_heads(width: int, depth: int, mlp_width: int, given: Any) -> tuple[int, list[str]]:
     """Heads, by what was given, by the variant, by the width, or 64 channels each; only the first two are sure."""
     if given is not None:
@@ -71,16 +79,19 @@ def guess_grid(rows: int, owners: tuple[int, ...], size: Any, cell: tuple[int, i
 
     A table does not say whether its grid is square; it is taken as square where it can be, and by `size` otherwise.
     """
+    likeliest, given = owners[0], None
+    if size is not None:
+        y, x = (size, size) if isinstance(size, int) else size
+        given = (y // cell[0], x // cell[1])
     for owned in owners:
         side = math.isqrt(max(rows - owned, 0))
         if side and side * side == rows - owned:
             return owned, (side, side)
-    if size is not None:
-        y, x = (size, size) if isinstance(size, int) else size
-        grid = (y // cell[0], x // cell[1])
-        for owned in owners:
-            if grid[0] * grid[1] == rows - owned:
-                return owned, grid
+        if given and owned == likeliest and given[0] * given[1] == rows - owned:
+            return owned, given
+    for owned in owners:
+        if given and given[0] * given[1] == rows - owned:
+            return owned, given
     raise WeightsError(
         f"The position table has {rows} rows, which is no square grid with {' or '.join(map(str, owners))} "
         "prefix rows: give the size that it was made for, size=(height, width)."

@@ -111,6 +111,8 @@ def _probes(held: dict[str, Any]) -> Probes:
             raise WeightsError(f"The probe outputs of the file are damaged: {error}.") from error
         n = int(np.prod(shape, dtype=np.int64))
         array = np.frombuffer(raw, dtype="<f8" if len(raw) == 8 * n else "<f4")
+        if not np.isfinite(array).all():
+            raise WeightsError(f"The probe outputs of the file ({name}) are not numbers: damaged.")
         outputs[name] = array.reshape(shape)
     tolerance = float(held["tolerance"])
     if not 0 < tolerance < 1:

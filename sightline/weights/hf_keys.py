@@ -10,7 +10,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.weights.format import UNSEEN, Format, Hints, plain_trunk
-from sightline.weights.guess import Guess, count, guess_grid, guess_heads, imagenet, need
+from sightline.weights.guess import Guess, count, guess_grid, guess_heads, imagenet, need, table_rows
 from sightline.weights.report import WeightsError
 from sightline.weights.rows import LEADING, SAME, Row, Shapes, joined, pairs
 
@@ -73,7 +73,7 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
     mlp_width = need(shapes, _mlp(d, first)[0] + "weight", 2)[0]
     heads, warnings = guess_heads(width, depth, mlp_width, hints.get("heads"))
     distill = emb + "distillation_token" in shapes
-    rows, grid = guess_grid(need(shapes, emb + "position_embeddings")[-2], (1 + distill,), hints.get("size"), (p, q))
+    rows, grid = guess_grid(table_rows(shapes, emb + "position_embeddings"), (1 + distill,), hints.get("size"), (p, q))
     classes = need(shapes, d.head + "weight", 2)[0] if d.head + "weight" in shapes else 0
     if classes and shapes[d.head + "weight"][1] == 2 * width:
         raise WeightsError(

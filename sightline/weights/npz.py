@@ -2,6 +2,8 @@
 
 import io
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -34,7 +36,9 @@ DTYPES = {
         "V2": torch.bfloat16,  # JAX saves bfloat16 as two raw bytes
     }.items()
 }
-FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error)
+# what zipfile, zlib and NumPy's header parser raise on damaged input
+ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
+FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sightline.weights.guess import (
     guess_heads,
     imagenet,
     need,
+    table_rows,
 )
 from sightline.weights.report import WeightsError
 from sightline.weights.rows import LEADING, SAME, Row, Shapes, joined, pairs
@@ -67,7 +68,7 @@ def _trunk(shapes: Shapes, hints: Hints, *, width: int, cell: tuple[int, int]) -
     token, distill = "cls_token" in shapes, "dist_token" in shapes
     registers = next((need(shapes, k, 3)[1] for k in REGISTERS if k in shapes), 0)
     owners = tuple(dict.fromkeys((token + distill, 0, token + distill + registers)))
-    rows, grid = guess_grid(need(shapes, "pos_embed")[-2], owners, hints.get("size"), cell)
+    rows, grid = guess_grid(table_rows(shapes, "pos_embed"), owners, hints.get("size"), cell)
     pool = "map" if "attn_pool.latent" in shapes else "gap" if "fc_norm.weight" in shapes or not token else "cls"
     fields = {
         "depth": depth,

@@ -8,7 +8,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.weights.format import Format, Hints, plain_trunk
-from sightline.weights.guess import Guess, count, guess_grid, guess_heads, imagenet, need
+from sightline.weights.guess import Guess, count, guess_grid, guess_heads, imagenet, need, table_rows
 from sightline.weights.rows import LEADING, SAME, Row, Shapes, pairs
 
 BLOCK = "encoder.layers.encoder_layer_{}."
@@ -23,7 +23,7 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
     depth = count(shapes, r"encoder\.layers\.encoder_layer_(\d+)\.")
     mlp_width = need(shapes, _mlp(shapes, BLOCK.format(0))[0] + "weight", 2)[0]
     heads, warnings = guess_heads(width, depth, mlp_width, hints.get("heads"))
-    rows, grid = guess_grid(need(shapes, "encoder.pos_embedding")[-2], (1,), hints.get("size"), (p, q))
+    rows, grid = guess_grid(table_rows(shapes, "encoder.pos_embedding"), (1,), hints.get("size"), (p, q))
     config = ViTConfig(
         width=width,
         depth=depth,
