@@ -1,5 +1,8 @@
 """Sightline: train vision models, and see what they see."""
 
+from sightline.analysis.attention import AttentionDistance, attention_distance
+from sightline.analysis.cka import CKA, cka
+from sightline.analysis.distance import attention_entropy, mean_distance, prefix_mass
 from sightline.analysis.equivariance import (
     equivariance_error,
     invariance_error,
@@ -9,6 +12,8 @@ from sightline.analysis.equivariance import (
     token_jacobian,
     unchanged_fraction,
 )
+from sightline.analysis.rollout import AttentionMaps, attention_maps, attention_rollout, gradient_rollout, rollout
+from sightline.analysis.similarity import hsic, linear_cka, mutual_knn, u_center
 from sightline.data.arrays import Arrays
 from sightline.data.augment import Augment
 from sightline.data.batches import Batches
@@ -43,7 +48,10 @@ from sightline.weights.zoo import Weights, add_weights, zoo
 __version__ = "0.1.0"
 
 __all__ = [
+    "CKA",
     "Arrays",
+    "AttentionDistance",
+    "AttentionMaps",
     "Augment",
     "BadImage",
     "Batches",
@@ -77,10 +85,15 @@ __all__ = [
     "adopt",
     "anatomy",
     "attention",
+    "attention_distance",
+    "attention_entropy",
     "attention_growth",
+    "attention_maps",
+    "attention_rollout",
     "basic_self_attention",
     "build",
     "check",
+    "cka",
     "config",
     "contact_sheet",
     "convert",
@@ -88,21 +101,29 @@ __all__ = [
     "dataset",
     "equivariance_error",
     "get_dataset",
+    "gradient_rollout",
+    "hsic",
     "invariance_error",
     "jacobian_locality",
+    "linear_cka",
     "load",
+    "mean_distance",
+    "mutual_knn",
     "names",
     "normalise",
     "open_images",
     "paths",
     "permutation_error",
     "permute_patches",
+    "prefix_mass",
     "record",
     "resize",
+    "rollout",
     "save",
     "shard",
     "suite",
     "token_jacobian",
+    "u_center",
     "unchanged_fraction",
     "zoo",
 ]
