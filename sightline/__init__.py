@@ -3,6 +3,7 @@
 from sightline.analysis.attention import AttentionDistance, attention_distance
 from sightline.analysis.cka import CKA, cka
 from sightline.analysis.distance import attention_entropy, mean_distance, prefix_mass
+from sightline.analysis.embeddings import PatchFilters, PositionSimilarity, patch_filters, position_similarity
 from sightline.analysis.equivariance import (
     equivariance_error,
     invariance_error,
@@ -12,6 +13,10 @@ from sightline.analysis.equivariance import (
     token_jacobian,
     unchanged_fraction,
 )
+from sightline.analysis.localisation import Localisation, localisation
+from sightline.analysis.neighbours import NeighbourSimilarity, neighbour_similarity
+from sightline.analysis.receptive import ReceptiveField, mass_radii, receptive_field
+from sightline.analysis.residual import ResidualStudy, residual_study, skip_against_branch
 from sightline.analysis.rollout import AttentionMaps, attention_maps, attention_rollout, gradient_rollout, rollout
 from sightline.analysis.similarity import hsic, linear_cka, mutual_knn, u_center
 from sightline.data.arrays import Arrays
@@ -67,9 +72,15 @@ __all__ = [
     "Hybrid",
     "HybridConfig",
     "ImageSpec",
+    "Localisation",
     "Manifest",
+    "NeighbourSimilarity",
     "Part",
+    "PatchFilters",
+    "PositionSimilarity",
+    "ReceptiveField",
     "Report",
+    "ResidualStudy",
     "Result",
     "Scene",
     "Scenes",
@@ -107,20 +118,28 @@ __all__ = [
     "jacobian_locality",
     "linear_cka",
     "load",
+    "localisation",
+    "mass_radii",
     "mean_distance",
     "mutual_knn",
     "names",
+    "neighbour_similarity",
     "normalise",
     "open_images",
+    "patch_filters",
     "paths",
     "permutation_error",
     "permute_patches",
+    "position_similarity",
     "prefix_mass",
+    "receptive_field",
     "record",
+    "residual_study",
     "resize",
     "rollout",
     "save",
     "shard",
+    "skip_against_branch",
     "suite",
     "token_jacobian",
     "u_center",

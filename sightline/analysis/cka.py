@@ -202,7 +202,7 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
     title = f"CKA within {names[0]}" if len(whats) < 2 else f"CKA of {names[0]} and {names[1]}"
     caption = (
         f"Unbiased minibatch CKA of {len(a.names)} x {len(b.names)} layers: {how['n']:,} pictures, "
-        f"batches of {how['batch']}, {how['repeats']} repeats, tokens {a.tokens}{'' if a.tokens == b.tokens else f' and {b.tokens}'}."
+        f"batches of {how['batch']}, {how['repeats']} repeats, tokens {a.tokens} and {b.tokens}."
     )
     how = {
         **how,

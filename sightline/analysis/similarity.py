@@ -42,7 +42,8 @@ def u_center(gram: Float[Tensor, "*l m m"]) -> Float[Tensor, "*l m m"]:
     """U-centred Gram matrices: <u_center(K), u_center(L)> / m(m-3) is the unbiased HSIC_1.
 
     >>> import torch
-    >>> k = sl.u_center(torch.rand(5, 5))
+    >>> x = torch.rand(5, 2)
+    >>> k = sl.u_center(x @ x.mT)
     >>> k.sum(0).abs().max().item() < 1e-5, k.diagonal().any().item()
     (True, False)
     """
