@@ -1,6 +1,8 @@
 """Sightline: train vision models, and see what they see."""
 
 from sightline.analysis.attention import AttentionDistance, attention_distance
+from sightline.analysis.attribution import Attribution, attribution
+from sightline.analysis.cam import cam
 from sightline.analysis.cka import CKA, cka
 from sightline.analysis.distance import attention_entropy, mean_distance, prefix_mass
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity, patch_filters, position_similarity
@@ -13,12 +15,18 @@ from sightline.analysis.equivariance import (
     token_jacobian,
     unchanged_fraction,
 )
+from sightline.analysis.faithful import ObjectMass, object_mass
+from sightline.analysis.heads import HeadSubsets, head_subsets
 from sightline.analysis.localisation import Localisation, localisation
+from sightline.analysis.look import Looked, compare, look
 from sightline.analysis.neighbours import NeighbourSimilarity, neighbour_similarity
+from sightline.analysis.prior import PriorReport, prior_report
 from sightline.analysis.receptive import ReceptiveField, mass_radii, receptive_field
 from sightline.analysis.residual import ResidualStudy, residual_study, skip_against_branch
 from sightline.analysis.rollout import AttentionMaps, attention_maps, attention_rollout, gradient_rollout, rollout
+from sightline.analysis.scale import ScaleSimilarity, scale_similarity
 from sightline.analysis.similarity import hsic, linear_cka, mutual_knn, u_center
+from sightline.analysis.what_if import WhatIf, what_if
 from sightline.data.arrays import Arrays
 from sightline.data.augment import Augment
 from sightline.data.batches import Batches
@@ -57,6 +65,7 @@ __all__ = [
     "Arrays",
     "AttentionDistance",
     "AttentionMaps",
+    "Attribution",
     "Augment",
     "BadImage",
     "Batches",
@@ -69,19 +78,24 @@ __all__ = [
     "Finding",
     "Folder",
     "Got",
+    "HeadSubsets",
     "Hybrid",
     "HybridConfig",
     "ImageSpec",
     "Localisation",
+    "Looked",
     "Manifest",
     "NeighbourSimilarity",
+    "ObjectMass",
     "Part",
     "PatchFilters",
     "PositionSimilarity",
+    "PriorReport",
     "ReceptiveField",
     "Report",
     "ResidualStudy",
     "Result",
+    "ScaleSimilarity",
     "Scene",
     "Scenes",
     "Sharded",
@@ -92,6 +106,7 @@ __all__ = [
     "ViTConfig",
     "Weights",
     "WeightsError",
+    "WhatIf",
     "add_weights",
     "adopt",
     "anatomy",
@@ -101,10 +116,13 @@ __all__ = [
     "attention_growth",
     "attention_maps",
     "attention_rollout",
+    "attribution",
     "basic_self_attention",
     "build",
+    "cam",
     "check",
     "cka",
+    "compare",
     "config",
     "contact_sheet",
     "convert",
@@ -113,18 +131,21 @@ __all__ = [
     "equivariance_error",
     "get_dataset",
     "gradient_rollout",
+    "head_subsets",
     "hsic",
     "invariance_error",
     "jacobian_locality",
     "linear_cka",
     "load",
     "localisation",
+    "look",
     "mass_radii",
     "mean_distance",
     "mutual_knn",
     "names",
     "neighbour_similarity",
     "normalise",
+    "object_mass",
     "open_images",
     "patch_filters",
     "paths",
@@ -132,17 +153,20 @@ __all__ = [
     "permute_patches",
     "position_similarity",
     "prefix_mass",
+    "prior_report",
     "receptive_field",
     "record",
     "residual_study",
     "resize",
     "rollout",
     "save",
+    "scale_similarity",
     "shard",
     "skip_against_branch",
     "suite",
     "token_jacobian",
     "u_center",
     "unchanged_fraction",
+    "what_if",
     "zoo",
 ]

@@ -76,7 +76,7 @@ class AttentionDistance(Result):
 
 
 def attention_distance(
-    model: nn.Module, data: Data, *, n: int | None = None, batch: int = 16, seed: int = 0
+    model: nn.Module | Subject, data: Data, *, n: int | None = None, batch: int = 16, seed: int = 0
 ) -> AttentionDistance:
     """Mean distance, entropy and prefix mass of every head, averaged over the patches and then over the pictures.
 

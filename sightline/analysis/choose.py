@@ -64,8 +64,11 @@ def as_tokens(value: Tensor, s: Subject, path: str) -> tuple[Tensor, int]:
     if value.ndim == 4:
         return value.flatten(2).mT, 0
     if value.ndim == 3:
-        extra = value.shape[1] - s.grid[0] * s.grid[1]
-        return value, extra if extra == s.prefix else 0
+        if (
+            part is not None
+        ):  # the patch embedding alone has no prefix; a count would mislead where a patch was taken out
+            return value, 0 if part.kind == "embed" else s.prefix
+        return value, s.prefix if value.shape[1] == s.prefix + s.grid[0] * s.grid[1] else 0
     return value[:, None], 0
 
 

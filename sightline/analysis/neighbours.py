@@ -50,7 +50,7 @@ def neighbour_similarity(
 
     >>> model = sl.build("vit-nano4", classes=0)
     >>> found = sl.neighbour_similarity(model, sl.dataset("scenes/shape", num=8, size=32))
-    >>> bool(found.by_distance[0, 1] > found.by_distance[-1, 1])
+    >>> bool(found.by_distance[0, 1] > found.by_distance[3, 1])
     True
     """
     s = subject(model)

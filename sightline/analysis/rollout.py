@@ -107,7 +107,7 @@ def attention_rollout(
         for made in Pictures(data=data, batch=batch, n=n).batches([s], what="rollout"):
             images = made.images[0]
             wanted = None if targets is None else targets[at : at + len(made)].to(images.device)
-            joint, proof = _joint(s, images, wanted, identity=identity, gradient=gradient)
+            joint, proof = rollout_of(s, images, wanted, identity=identity, gradient=gradient)
             maps.append(seen_from(joint, s).detach().float().cpu())
             at += len(made)
     caption = f"Attention rollout ({kind}) over {len(s.attention_blocks)} blocks, seen from {_from(s)}. {proof}."
@@ -120,7 +120,9 @@ def attention_rollout(
     )
 
 
-def _joint(s: Subject, images: Tensor, targets: Tensor | None, *, identity: bool, gradient: bool) -> tuple[Tensor, str]:
+def rollout_of(
+    s: Subject, images: Tensor, targets: Tensor | None, *, identity: bool, gradient: bool
+) -> tuple[Tensor, str]:
     """Rollout of one batch, and the proof of the tap. Layers and gradients are paired by block, not by order."""
     found: dict[int, Tensor] = {}
     keep = found.__setitem__ if gradient else _average(found)
