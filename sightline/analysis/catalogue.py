@@ -138,7 +138,7 @@ COMPARE: dict[str, Analysis] = {
         _too_few,
     ),
     "head-subsets": Analysis(
-        lambda t: head_subsets(*(s.model for s in _vit_first(t)), t.data, batch=min(BATCH, t.n), n=t.n),
+        lambda t: head_subsets(_vit_first(t)[0].model, _vit_first(t)[1].model, t.data, batch=min(BATCH, t.n), n=t.n),
         lambda t: _not_vit_and_cnn(t) or _too_few(t),
     ),
 }

@@ -78,8 +78,8 @@ def opened(name: str, size: int | None) -> Any:
     """Weights where there are any; a variant's bare name gives an untrained model, and says so."""
     if name in sl.names():
         click.echo(f"{name} is a variant without weights: it is built untrained.", err=True)
-        return sl.build(name, classes=10, **({"size": size} if size else {})).eval()
-    return sl.load(name, **({"size": size} if size else {}))
+        return (sl.build(name, classes=10, size=size) if size else sl.build(name, classes=10)).eval()
+    return sl.load(name, size=size)
 
 
 def pictures(where: str, split: str | None) -> sl.Dataset:
