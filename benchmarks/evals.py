@@ -1,0 +1,112 @@
+"""Speed and memory of the measuring room: `python -m benchmarks.evals [rounds]`, a few minutes.
+
+Extraction is timed against the bare forward pass on the same prepared batches, in turns, so that a busy machine slows
+both alike; few-shot at ImageNet's size runs in a process of its own, whose peak memory is its alone.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import sightline as sl
+from benchmarks.race import save
+
+BATCH, PICTURES = 16, 64
+
+
+def overhead(name: str, rounds: int, *, pictures: int = PICTURES, **settings) -> dict:
+    """Extraction over the bare forward pass, on pictures of the right size: median of the ratios of the rounds.
+
+    On one thread, in time of the processor: waiting for a neighbour does not count, nor do threads that spin.
+    """
+    torch.set_num_threads(1)
+    model = sl.build(name, classes=0).eval()
+    size = model.image.size
+    rng = np.random.default_rng(0)
+    data = sl.Arrays(rng.integers(0, 255, (pictures, *size, 3), dtype=np.uint8), np.zeros(pictures, np.int64))
+    batches = [x for x, _ in data.batches(model.image, batch=BATCH)]
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for x in batches:
+                model.features(x)
+
+    def ours() -> None:
+        sl.extract(model, data, batch=BATCH, **settings)
+
+    times: dict[str, list[float]] = {"bare": [], "ours": []}
+    bare(), ours()
+    for i in range(rounds):
+        for key, run in (("bare", bare), ("ours", ours))[:: 1 if i % 2 else -1]:
+            start = time.process_time()
+            run()
+            times[key].append(time.process_time() - start)
+    ratio = statistics.median(b / a for a, b in zip(times["bare"], times["ours"]))
+    return {"bare": statistics.median(times["bare"]), "ours": statistics.median(times["ours"]), "overhead": ratio - 1}
+
+
+def fewshot_at_scale() -> dict:
+    """One seed of 25-shot on 1,000 classes of 768-wide features against 50,000 test rows; threads: two."""
+    torch.set_num_threads(2)
+    random = torch.Generator().manual_seed(0)
+    centres = torch.randn(1000, 768, generator=random)
+    y, w = torch.arange(26_000) % 1000, torch.arange(50_000) % 1000
+    x = centres[y] + 4 * torch.randn(26_000, 768, generator=random)
+    z = centres[w] + 4 * torch.randn(50_000, 768, generator=random)
+    start = time.perf_counter()
+    few = sl.fewshot((x, y), (z, w), shots=(25,), seeds=1)
+    spent = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return {"seconds": spent, "peak_MiB": peak, "accuracy": float(few.mean[0])}
+
+
+def bounded_memory(num: int) -> float:
+    """Peak MiB of extraction to a file; it must not grow with the number of pictures."""
+    model = sl.build("vit-nano4", classes=0).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        sl.extract(
+            model,
+            sl.dataset("scenes/shape", num=num, size=32),
+            layers="blocks",
+            tokens="all",
+            batch=64,
+            out=Path(folder) / "features.safetensors",
+        )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def alone(call: str):
+    code = f"import json; from benchmarks import evals; print(json.dumps(evals.{call}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def main(rounds: int = 5) -> None:
+    found: dict = {"rounds": rounds, "batch": BATCH}
+    for name, pictures in (("vit-ti16", PICTURES), ("bit-r50x1", PICTURES // 2)):
+        found[f"extract, {name}, pooled"] = overhead(name, rounds, pictures=pictures)
+        found[f"extract, {name}, every block"] = overhead(
+            name, rounds, pictures=pictures, layers="blocks", tokens="gap"
+        )
+    for title, row in found.items():
+        if isinstance(row, dict):
+            print(f"{title:<34} bare {row['bare']:6.2f} s  ours {row['ours']:6.2f} s  overhead {row['overhead']:+.1%}")
+    runs = [alone("fewshot_at_scale()") for _ in range(3)]
+    found["25-shot, 1,000 classes, 25,000 x 769, 50,000 test rows"] = runs
+    for row in runs:
+        print(f"25-shot at ImageNet's size: {row['seconds']:.2f} s, peak {row['peak_MiB']:.0f} MiB")
+    found["peak MiB of extraction to a file, by pictures"] = {n: alone(f"bounded_memory({n})") for n in (256, 2048)}
+    print(found["peak MiB of extraction to a file, by pictures"])
+    save("evals", found)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

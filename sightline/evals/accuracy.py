@@ -1,0 +1,227 @@
+"""Classification by a model's own head: top-1 and top-5, per class, confusion, calibration, second test sets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sightline.data.dataset import Dataset
+from sightline.evals.extract import check_model, described, each_batch
+from sightline.evals.interval import wilson
+from sightline.evals.multilabel import MultiLabel, score_labels
+from sightline.spec import Result
+
+BINS = 15  # of confidence, for calibration (Guo et al. 2017)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Result):
+    """How well predictions fit their labels.
+
+    The confusion matrix is held as triples (label, prediction, count): with 21,000 classes the square would not fit.
+
+    >>> import numpy as np
+    >>> r = sl.score(np.array([[3., 0, 0], [0, 3, 0], [0, 3, 0]]), [0, 1, 2])
+    >>> round(r.top1, 3), r.confusion().tolist()
+    (0.667, [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
+    """
+
+    top1: float
+    top5: float  # share of pictures whose label is among the five best; 1 where there are five classes or fewer
+    interval: tuple[float, float]  # of top-1, 95 %, Wilson
+    classes: tuple[str, ...]
+    per_class: NDArray[np.float64]  # top-1 by class; NaN for a class without pictures
+    counts: NDArray[np.int64]  # pictures by class
+    pairs: NDArray[np.int64]  # (m, 3): label, prediction, how often
+    loss: float  # mean cross-entropy
+    calibration_error: float  # ECE over bins of confidence
+    bins: NDArray[np.float64]  # (15, 3): mean confidence, accuracy, share of pictures; NaN, NaN, 0 for an empty bin
+
+    def confusion(self) -> NDArray[np.int64]:
+        """The square matrix: row = label, column = prediction."""
+        square = np.zeros((len(self.classes), len(self.classes)), dtype=np.int64)
+        square[self.pairs[:, 0], self.pairs[:, 1]] = self.pairs[:, 2]
+        return square
+
+    def confused(self, count: int = 10) -> list[tuple[str, str, int]]:
+        """The most frequent mistakes: label, prediction, how often."""
+        wrong = self.pairs[self.pairs[:, 0] != self.pairs[:, 1]]
+        worst = wrong[np.argsort(-wrong[:, 2], kind="stable")[:count]]
+        return [(self.classes[a], self.classes[b], int(n)) for a, b, n in worst]
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "top-1": self.top1,
+            "top-5": self.top5,
+            "mean per class": float(np.nanmean(self.per_class)),
+            "cross-entropy": self.loss,
+            "calibration error": self.calibration_error,
+            "pictures": float(self.counts.sum()),
+        }
+
+
+def score(
+    logits: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None, how: dict[str, Any] | None = None
+) -> Classification:
+    """Everything there is to say about logits (n, k) and labels (n,).
+
+    Equal logits are ranked by class number, so a model that says nothing is right as often as class 0 occurs, and not
+    always. ECE: 15 bins of equal width, the mean of |accuracy - confidence| weighted by the pictures in each.
+
+    >>> import numpy as np
+    >>> sl.score(np.zeros((4, 4)), [0, 1, 2, 3]).top1
+    0.25
+    """
+    s, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
+    if s.ndim != 2 or y.ndim != 1 or len(s) != len(y) or len(y) == 0:
+        raise ValueError(f"Logits are (n, classes) with n labels, at least one; got {s.shape} and {y.shape}.")
+    if not np.isfinite(s).all():
+        raise ValueError(f"{int((~np.isfinite(s)).any(1).sum())} rows of the logits hold NaN or infinite values.")
+    k = s.shape[1]
+    if not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= k:
+        raise ValueError(f"Labels are class numbers in 0..{k - 1}.")
+    names = tuple(classes) if classes is not None else tuple(map(str, range(k)))
+    if len(names) != k:
+        raise ValueError(f"There are {k} logits a picture and {len(names)} class names.")
+    own = s[np.arange(len(y)), y][:, None]
+    before = ((s > own) | ((s == own) & (np.arange(k) < y[:, None]))).sum(1)  # classes ranked above the label's
+    guess = s.argmax(1)
+    probability = np.exp(s - s.max(1, keepdims=True))
+    probability /= probability.sum(1, keepdims=True)
+    counts = np.bincount(y, minlength=k)
+    hits = np.bincount(y[guess == y], minlength=k)
+    ece, bins = calibration(probability.max(1), guess == y)
+    pairs, often = np.unique(y * k + guess, return_counts=True)
+    return Classification(
+        title="Accuracy",
+        caption=f"{len(y)} pictures, {k} classes.",
+        how=how or {},
+        top1=float((before == 0).mean()),
+        top5=float((before < 5).mean()),
+        interval=wilson(int((before == 0).sum()), len(y)),
+        classes=names,
+        per_class=hits / np.where(counts > 0, counts, np.nan),
+        counts=counts,
+        pairs=np.stack([pairs // k, pairs % k, often], axis=1),
+        loss=float(np.mean(np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - own[:, 0])),
+        calibration_error=ece,
+        bins=bins,
+    )
+
+
+def calibration(
+    confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = BINS
+) -> tuple[float, NDArray[np.float64]]:
+    """Expected calibration error, and (confidence, accuracy, share) of each bin; bins are open below, closed above."""
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    count = np.bincount(place, minlength=bins)
+    safe = np.where(count > 0, count, np.nan)
+    mean = np.bincount(place, confidence, minlength=bins) / safe
+    accuracy = np.bincount(place, right.astype(np.float64), minlength=bins) / safe
+    share = count / len(confidence)
+    return float(np.nansum(share * np.abs(accuracy - mean))), np.stack([mean, accuracy, share], axis=1)
+
+
+def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> Classification | MultiLabel:
+    """A model's own predictions on a dataset, scored; a dataset with several labels per picture by `sl.score_labels`.
+
+    Classes are matched by name where the model knows its names; by number where the dataset's classes are called by
+    numbers (ImageNet-V2's folders 0 to 999, in whatever order they sort); or one to one where there are equally many.
+    A dataset may have fewer classes than the model: the others can still be predicted, wrongly.
+
+    >>> r = sl.evaluate(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", "test", num=20))
+    >>> r.top1, len(r.classes)
+    (0.1, 10)
+    """
+    logits = predict(model, dataset, batch=batch, workers=workers)
+    place, names = matched(getattr(model, "class_names", None), logits.shape[1], dataset)
+    how = {"model": described(model), "dataset": dataset.name, "pictures": len(dataset)}
+    if dataset.labels.ndim == 2:
+        table = np.zeros(logits.shape, dtype=np.bool_)
+        table[:, place] = dataset.labels
+        return score_labels(logits, table, classes=names, how=how)
+    return score(logits, place[dataset.labels], classes=names, how=how)
+
+
+def predict(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
+    """The logits (n, k) of a model for every picture of a dataset.
+
+    >>> sl.predict(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
+    (4, 10)
+    """
+    check_model(model, "features")
+    if getattr(getattr(model, "config", None), "classes", 1) == 0:
+        raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.LinearProbe on them.")
+    return each_batch(model, dataset, model, batch=batch, workers=workers).numpy()
+
+
+def matched(names: Sequence[str] | None, count: int, dataset: Dataset) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The model's number of each of the dataset's classes, and the names of all of the model's classes."""
+    if names is not None and len(names) == count and set(dataset.classes) <= set(names):
+        number = {name: i for i, name in enumerate(names)}
+        return np.array([number[c] for c in dataset.classes]), tuple(names)
+    own = tuple(names) if names is not None and len(names) == count else None
+    if all(c.isdecimal() and int(c) < count for c in dataset.classes):
+        return np.array([int(c) for c in dataset.classes]), own or tuple(map(str, range(count)))
+    if len(dataset.classes) == count and own is None:
+        return np.arange(count), tuple(dataset.classes)
+    raise ValueError(
+        f"The model has {count} classes{' called otherwise' if own else ''}, {dataset.name} has "
+        f"{len(dataset.classes)}, such as {dataset.classes[0]}; they cannot be matched by name or number. "
+        "Call the classes by the model's names or numbers, or measure features: sl.fewshot."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestSets(Result):
+    """One model on several test sets of the same classes: what it loses on the second, third ... (ImageNet-V2).
+
+    >>> import numpy as np
+    >>> sl.TestSets(title="", caption="", names=("val", "v2"), top1=np.array([.8, .7]), top5=np.array([.9, .8]),
+    ...             low=np.zeros(2), high=np.ones(2), counts=np.array([10, 10])).summary()
+    {'val': 0.8, 'v2': 0.7, 'v2 - val': -0.1}
+    """
+
+    __test__ = False  # no test case, whatever pytest makes of the name
+
+    names: tuple[str, ...]
+    top1: NDArray[np.float64]
+    top5: NDArray[np.float64]
+    low: NDArray[np.float64]  # ends of the 95 % interval of top-1
+    high: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    def summary(self) -> dict[str, float]:
+        out = {name: float(v) for name, v in zip(self.names, self.top1)}
+        first = self.names[0]
+        out |= {f"{n} - {first}": round(float(v - self.top1[0]), 12) for n, v in zip(self.names[1:], self.top1[1:])}
+        return out
+
+
+def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0) -> TestSets:
+    """The same model on several test sets, the first being the one that the others are compared with.
+
+    >>> sets = {split: sl.dataset("scenes/shape", split, num=20) for split in ("val", "test")}
+    >>> sl.evaluate_sets(sl.build("vit-nano4", classes=10), sets).names
+    ('val', 'test')
+    """
+    if len(sets) < 2:
+        raise ValueError("Give at least two test sets to compare, such as {'val': ..., 'v2': ...}.")
+    found = {name: evaluate(model, d, batch=batch, workers=workers) for name, d in sets.items()}
+    for name, one in found.items():
+        if not isinstance(one, Classification):
+            raise ValueError(f"{name} has several labels per picture; test sets are compared by top-1 of one label.")
+    ones = [one for one in found.values() if isinstance(one, Classification)]
+    return TestSets(
+        title="Accuracy on several test sets",
+        caption=f"Top-1 of one model on {', '.join(found)}; the first is what the others are compared with.",
+        how={"model": described(model)},
+        names=tuple(found),
+        top1=np.array([one.top1 for one in ones]),
+        top5=np.array([one.top5 for one in ones]),
+        low=np.array([one.interval[0] for one in ones]),
+        high=np.array([one.interval[1] for one in ones]),
+        counts=np.array([int(one.counts.sum()) for one in ones]),
+    )

@@ -1,0 +1,264 @@
+"""Dense features (R83, R86): does a token still mean its place, and how well do patches segment and locate."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from sightline.data.dataset import Dataset
+from sightline.evals.extract import extract
+from sightline.evals.extracted import Extracted
+from sightline.evals.inputs import check_finite
+from sightline.evals.pooling import Layers
+from sightline.evals.ridge import L2, Ridge, apply, check_l2
+from sightline.evals.truth import patch_shares
+from sightline.spec import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correspondence(Result):
+    """Which input patch each output token resembles most: CKA over pictures of token i with the pixels of patch j.
+
+    >>> import numpy as np
+    >>> r = sl.Correspondence(title="", caption="", grid=(1, 2), similarity=np.array([[.9, .1], [.6, .5]]))
+    >>> r.summary()
+    {'own patch is the best': 0.5, 'grid steps off, mean': 0.5, 'by chance': 0.5}
+    """
+
+    grid: tuple[int, int]
+    similarity: NDArray[np.float64]  # (tokens, input patches)
+
+    @property
+    def best(self) -> NDArray[np.int64]:
+        """The input patch that each token resembles most."""
+        return self.similarity.argmax(1)
+
+    @property
+    def score(self) -> float:
+        """Share of tokens whose own patch is the best."""
+        return float((self.best == np.arange(len(self.similarity))).mean())
+
+    def summary(self) -> dict[str, float]:
+        own = np.stack(np.divmod(np.arange(len(self.best)), self.grid[1]), axis=1)
+        found = np.stack(np.divmod(self.best, self.grid[1]), axis=1)
+        off = np.sqrt(((own - found) ** 2).sum(1)).mean()
+        return {
+            "own patch is the best": self.score,
+            "grid steps off, mean": float(off),
+            "by chance": 1 / len(self.similarity),
+        }
+
+
+def patch_correspondence(
+    model: Any, dataset: Dataset, layers: Layers = None, *, batch: int = 64, workers: int = 0
+) -> Correspondence:
+    """How well output token i corresponds to input patch i (Raghu et al., figure 9), over a dataset's pictures.
+
+    Linear CKA with unbiased HSIC, between a token at every picture and the raw pixels of a patch at every picture. The
+    time grows with the square of the number of pictures; a few hundred tell enough, and ten are the least. `layers`
+    is one layer; None is the output.
+
+    >>> r = sl.patch_correspondence(sl.build("vit-nano4"), sl.dataset("scenes/objects", num=16))
+    >>> r.similarity.shape
+    (64, 64)
+    """
+    if len(dataset) < 10:
+        raise ValueError(f"CKA over {len(dataset)} pictures says nothing: give at least ten.")
+    e = extract(model, dataset, layers=layers, tokens="all", batch=batch, workers=workers)
+    name = list(e.layers)[-1]
+    if len(e.layers) > 1 or name not in e.grids:
+        raise ValueError("patch_correspondence takes one layer with tokens or a map.")
+    grid = e.grids[name]
+    tokens = e.features[:, e.prefix[name] :]
+    pixels = [x for x, _ in dataset.batches(model.image, batch=batch, workers=workers, device=None)]
+    patches = input_patches(torch.cat(pixels), grid)
+    return Correspondence(
+        title="Patch correspondence",
+        caption=f"CKA of {tokens.shape[1]} output tokens with the pixels of each input patch, {len(dataset)} pictures.",
+        how={**e.how, "layer": name},
+        grid=grid,
+        similarity=token_cka(tokens, patches).numpy(),
+    )
+
+
+def input_patches(pixels: Tensor, grid: tuple[int, int]) -> Float[Tensor, "b n p"]:
+    """Raw pixels by cell of a grid; what does not divide is cut off at the right and below."""
+    y, x = pixels.shape[2] // grid[0], pixels.shape[3] // grid[1]
+    if not y or not x:
+        raise ValueError(f"Pictures of {tuple(pixels.shape[2:])} do not divide into a grid of {grid}.")
+    cut = pixels[..., : y * grid[0], : x * grid[1]].float() / 255
+    return rearrange(cut, "b c (r y) (k x) -> b (r k) (c y x)", y=y, x=x)
+
+
+def token_cka(a: Float[Tensor, "b n d"], b: Float[Tensor, "b m e"]) -> Float[Tensor, "n m"]:
+    """Unbiased linear CKA between every token of a and every token of b, over the batch axis."""
+    left, right = _grams(a), _grams(b)
+    return (left @ right.mT / (left.norm(dim=1)[:, None] * right.norm(dim=1)[None]).clamp(min=1e-30)).double()
+
+
+def _grams(x: Float[Tensor, "b n d"]) -> Float[Tensor, "n s"]:
+    """U-centred Gram matrices over the batch, one flattened row per token (Székely & Rizzo 2014)."""
+    m = len(x)
+    rows = []
+    for token in x.unbind(1):
+        centred = token.double() - token.double().mean(0)  # the Gram's own centring removes it, but not its rounding
+        gram = (centred @ centred.mT).fill_diagonal_(0)
+        means = gram.sum(0) / (m - 2)
+        gram = gram - means[:, None] - means[None] + gram.sum() / ((m - 1) * (m - 2))
+        rows.append(gram.fill_diagonal_(0).flatten().float())
+    return torch.stack(rows)
+
+
+def grid_tokens(data: Extracted | ArrayLike | Tensor) -> Tensor:
+    """Tokens of the grid alone, (n, t, d)."""
+    if isinstance(data, Extracted):
+        name = list(data.layers)[-1]
+        x = data.features
+        x = x[:, data.prefix.get(name, 0) :] if x.ndim == 3 else x
+    else:
+        x = torch.as_tensor(data)
+    if x.ndim != 3:
+        raise ValueError(f"This takes tokens (n, t, d), extracted with tokens='all'; got {tuple(x.shape)}.")
+    check_finite(x, "tokens")
+    return x
+
+
+class SegmentationHead:
+    """A linear map from each patch's token to the classes of its pixels, in closed form; fit / predict / score.
+
+    It learns the share of each class in a patch; scores are enlarged bilinearly to the pixels. `score` is the mean
+    intersection over union of the classes that occur in the truth or in the prediction.
+
+    >>> import numpy as np, torch
+    >>> masks = np.zeros((8, 4, 4), int); masks[:, 2:] = 1
+    >>> tokens = torch.randn(8, 4, 3) * 0.1; tokens[:, 2:] += 1
+    >>> sl.SegmentationHead((2, 2)).fit(tokens, masks).score(tokens, masks)
+    1.0
+    """
+
+    def __init__(self, grid: tuple[int, int], *, l2: float = L2):
+        check_l2(l2)
+        self.grid, self.l2, self.classes = grid, l2, 0
+
+    def fit(self, tokens: Extracted | ArrayLike | Tensor, masks: ArrayLike) -> "SegmentationHead":
+        x, m = self._tokens(tokens), _masks(masks)
+        if len(x) != len(m):
+            raise ValueError(f"There are {len(x)} pictures and {len(m)} masks.")
+        self.classes = int(m.max()) + 1
+        if len(np.unique(m)) < 2:
+            raise ValueError("The masks are of one class only; there is nothing to tell it from.")
+        shares = torch.from_numpy(patch_shares(m, self.grid, self.classes)).double()
+        ridge = Ridge.of(x.flatten(0, 1), 2 * shares.flatten(0, 1) - 1)
+        self.weights, self.scaling = ridge.solve(self.l2), ridge.scaling
+        return self
+
+    def _tokens(self, tokens: Extracted | ArrayLike | Tensor) -> Tensor:
+        x = grid_tokens(tokens)
+        if x.shape[1] != self.grid[0] * self.grid[1]:
+            raise ValueError(f"A grid of {self.grid[0]} x {self.grid[1]} has not {x.shape[1]} tokens.")
+        return x
+
+    def predict(self, tokens: Extracted | ArrayLike | Tensor, size: tuple[int, int]) -> NDArray[np.int64]:
+        """The class of every pixel of pictures of this size (n, y, x)."""
+        if not self.classes:
+            raise ValueError("The head has not been fitted: call .fit(tokens, masks) first.")
+        return np.concatenate([self._predict_one(x, size) for x in self._tokens(tokens)])
+
+    def _predict_one(self, x: Tensor, size: tuple[int, int]) -> NDArray[np.int64]:
+        scores = torch.cat([*apply(x, self.weights, self.scaling)])
+        field = scores.mT.unflatten(1, self.grid)[None].float()
+        return F.interpolate(field, size=size, mode="bilinear", align_corners=False).argmax(1).numpy()
+
+    def score(self, tokens: Extracted | ArrayLike | Tensor, masks: ArrayLike) -> float:
+        return float(np.nanmean(self.per_class(tokens, masks)))
+
+    def per_class(self, tokens: Extracted | ArrayLike | Tensor, masks: ArrayLike) -> NDArray[np.float64]:
+        """Intersection over union by class; NaN for a class that neither occurs nor is predicted."""
+        m = _masks(masks)
+        guess = self.predict(tokens, (m.shape[1], m.shape[2]))
+        if guess.shape != m.shape:
+            raise ValueError(f"There are {len(guess)} pictures and {len(m)} masks.")
+        k = max(self.classes, int(m.max()) + 1)
+        return intersection_over_union(guess, m, k)
+
+
+def _masks(masks: ArrayLike) -> NDArray[np.int64]:
+    m = np.asarray(masks)
+    if m.ndim != 3 or not np.issubdtype(m.dtype, np.integer) or m.size == 0 or m.min() < 0:
+        raise ValueError(f"Masks are class numbers (n, y, x) from 0 up; got {m.dtype} {m.shape}.")
+    return m.astype(np.int64)
+
+
+def intersection_over_union(guess: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    """By class, over all pixels together."""
+    square = np.bincount((truth * classes + guess).ravel(), minlength=classes * classes).reshape(classes, classes)
+    both = np.diag(square)
+    either = square.sum(0) + square.sum(1) - both
+    return both / np.where(either > 0, either, np.nan)
+
+
+class BoxProbe:
+    """A linear map from a picture's features to the box of its object, in closed form; fit / predict / score.
+
+    Takes (n, d), or all tokens (n, t, d): those are laid side by side, so that their places count. Boxes are left,
+    upper, right, lower in 0..1, see `sl.scene_boxes`. `score` is the mean intersection over union.
+
+    >>> import torch
+    >>> boxes = torch.rand(200, 4).sort(1).values[:, [0, 1, 2, 3]]
+    >>> sl.BoxProbe(l2=1e-3).fit(boxes, boxes).score(boxes, boxes) > 0.99
+    True
+    """
+
+    def __init__(self, *, l2: float = L2):
+        check_l2(l2)
+        self.l2 = l2
+        self.weights: Tensor | None = None
+
+    def fit(self, features: Extracted | ArrayLike | Tensor, boxes: ArrayLike | Tensor) -> "BoxProbe":
+        x, target = _flat(features), _boxes(boxes)
+        if len(x) != len(target):
+            raise ValueError(f"There are {len(x)} pictures and {len(target)} boxes.")
+        if len(x) < 2:
+            raise ValueError("A box probe learns from at least two pictures.")
+        ridge = Ridge.of(x, target)
+        self.weights, self.scaling = ridge.solve(self.l2), ridge.scaling
+        return self
+
+    def predict(self, features: Extracted | ArrayLike | Tensor) -> NDArray[np.float64]:
+        """Boxes (n, 4)."""
+        if self.weights is None:
+            raise ValueError("The probe has not been fitted: call .fit(features, boxes) first.")
+        return torch.cat([*apply(_flat(features), self.weights, self.scaling)]).clamp(0, 1).numpy()
+
+    def score(self, features: Extracted | ArrayLike | Tensor, boxes: ArrayLike | Tensor) -> float:
+        return float(box_overlap(self.predict(features), _boxes(boxes).numpy()).mean())
+
+
+def _flat(features: Extracted | ArrayLike | Tensor) -> Tensor:
+    x = features.features if isinstance(features, Extracted) else torch.as_tensor(features)
+    if x.ndim not in (2, 3):
+        raise ValueError(f"A box probe takes (n, d) or (n, t, d); got {tuple(x.shape)}.")
+    check_finite(x, "features")
+    return x.flatten(1)
+
+
+def _boxes(boxes: ArrayLike | Tensor) -> Tensor:
+    b = torch.as_tensor(boxes, dtype=torch.float64)
+    if b.ndim != 2 or b.shape[1] != 4 or not bool(((b >= 0) & (b <= 1)).all()):
+        raise ValueError(f"Boxes are (n, 4): left, upper, right, lower in 0..1; got {tuple(b.shape)}.")
+    return b
+
+
+def box_overlap(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Intersection over union of boxes, row by row; two empty boxes do not overlap."""
+    low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
+    both = np.prod(np.clip(high - low, 0, None), axis=1)
+    area = [np.prod(np.clip(x[:, 2:] - x[:, :2], 0, None), axis=1) for x in (a, b)]
+    either = area[0] + area[1] - both
+    return both / np.where(either > 0, either, np.inf)

@@ -1,0 +1,38 @@
+"""Confidence intervals of means of a few repeats."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+# two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the expansion around the normal's
+T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+Z95 = 1.959964
+
+
+def t95(freedom: int) -> float:
+    """The half-width of a 95 % interval in standard errors."""
+    if freedom < 1:
+        return float("nan")
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    return Z95 + (Z95**3 + Z95) / (4 * freedom)
+
+
+def half_width(values: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
+    """Half of the 95 % confidence interval of the mean along an axis; NaN for a single value."""
+    n = values.shape[axis]
+    if n < 2:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    return np.asarray(t95(n - 1) * values.std(axis, ddof=1) / np.sqrt(n))
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """95 % interval of a share of n independent cases (Wilson 1927): sensible near 0 and 1, too."""
+    if n == 0:
+        return float("nan"), float("nan")
+    p, z = hits / n, Z95
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return min(float(middle - half), p), max(float(middle + half), p)  # rounding must not leave p outside

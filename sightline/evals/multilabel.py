@@ -1,0 +1,144 @@
+"""Scoring where a picture may have several labels: average precision per class, and ReaL's top-1-in-the-set."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sightline.evals.interval import wilson
+from sightline.spec import Result
+
+
+def average_precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Area under the precision-recall curve of each class, step by step; equal scores count as one step, so the order
+    of rows does not matter. NaN for a class without a positive row."""
+    return np.array([_precision(scores[:, k], labels[:, k]) for k in range(labels.shape[1])])
+
+
+def _precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float:
+    total = labels.sum()
+    if total == 0:
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # the last row of each run of equal scores
+    hits = np.cumsum(labels[order])[ends]
+    gained = np.diff(np.concatenate([[0], hits]))
+    return float((gained * hits / (ends + 1)).sum() / total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabel(Result):
+    """Scores where a picture may have several labels or none.
+
+    >>> import numpy as np
+    >>> r = sl.score_labels(np.array([[2., 0.], [0., 1.]]), np.array([[True, True], [False, False]]))
+    >>> r.top1, r.scored, r.skipped
+    (1.0, 1, 1)
+    """
+
+    top1: float  # ReaL: the best class is among the labels; pictures without a label are skipped
+    scored: int
+    skipped: int
+    mean_average_precision: float
+    precision: NDArray[np.float64]  # average precision by class; NaN for a class without positive pictures
+    classes: tuple[str, ...]
+
+    def summary(self) -> dict[str, float]:
+        return {"top-1 in the set": self.top1, "mAP": self.mean_average_precision, "scored": float(self.scored)}
+
+
+def score_labels(
+    scores: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None, how: dict[str, Any] | None = None
+) -> MultiLabel:
+    """Scores (n, k) against labels (n, k) of bool.
+
+    >>> import numpy as np
+    >>> sl.score_labels(np.eye(3), np.eye(3) > 0).mean_average_precision
+    1.0
+    """
+    s, y = np.asarray(scores), np.asarray(labels)
+    if s.ndim != 2 or s.shape != y.shape:
+        raise ValueError(f"Scores and labels are both (n, classes); got {s.shape} and {y.shape}.")
+    y = y.astype(np.bool_)
+    if np.isnan(s).any():
+        raise ValueError(f"{int(np.isnan(s).any(1).sum())} rows of the scores hold NaN.")
+    some = y.any(1)
+    if not some.any():
+        raise ValueError("No picture has a label: there is nothing to score.")
+    precision = average_precision(s, y)
+    return MultiLabel(
+        title="Multi-label accuracy",
+        caption=f"{int(some.sum())} pictures with labels, {int((~some).sum())} without, skipped in top-1.",
+        how=how or {},
+        top1=float(y[some, s[some].argmax(1)].mean()),
+        scored=int(some.sum()),
+        skipped=int((~some).sum()),
+        mean_average_precision=float(np.nanmean(precision)),
+        precision=precision,
+        classes=tuple(classes) if classes is not None else tuple(map(str, range(y.shape[1]))),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaL(Result):
+    """Accuracy against reassessed labels (Beyer et al. 2020): right if the prediction is among a picture's labels.
+
+    >>> r = sl.score_real([3, 1, 7], [[3, 4], [2], []])
+    >>> r.accuracy, r.scored, r.skipped
+    (0.5, 2, 1)
+    """
+
+    accuracy: float
+    scored: int
+    skipped: int
+    interval: tuple[float, float]  # 95 %, Wilson
+
+    def summary(self) -> dict[str, float]:
+        return {"ReaL": self.accuracy, "scored": float(self.scored), "skipped": float(self.skipped)}
+
+
+def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Path) -> ReaL:
+    """ReaL accuracy: row i of the lists belongs to ILSVRC2012_val_{i + 1:08d}.JPEG; empty lists are skipped.
+
+    `predictions` are class numbers (n,) or scores (n, 1000); `lists` is the list itself or the path of real.json.
+
+    >>> sl.score_real([[0.1, 0.9], [0.8, 0.2]], [[1], [1]]).accuracy
+    0.5
+    """
+    if isinstance(lists, str | Path):
+        lists = _read(lists)
+    guesses = np.asarray(predictions)
+    if guesses.ndim == 2:
+        guesses = guesses.argmax(1)
+    if guesses.ndim != 1 or not np.issubdtype(guesses.dtype, np.integer):
+        raise ValueError("Predictions are class numbers (n,) or scores (n, classes).")
+    if len(guesses) != len(lists):
+        raise ValueError(f"There are {len(guesses)} predictions for {len(lists)} lists of labels.")
+    hits = [int(guess) in set(labels) for guess, labels in zip(guesses, lists) if len(labels)]
+    if not hits:
+        raise ValueError("Every list of labels is empty: there is nothing to score.")
+    return ReaL(
+        title="ReaL accuracy",
+        caption=f"Share of {len(hits)} pictures whose prediction is among their reassessed labels; "
+        f"{len(lists) - len(hits)} without label skipped.",
+        accuracy=float(np.mean(hits)),
+        scored=len(hits),
+        skipped=len(lists) - len(hits),
+        interval=wilson(sum(hits), len(hits)),
+    )
+
+
+def _read(path: str | Path) -> list[list[int]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lists = json.load(file)
+        good = isinstance(lists, list) and all(isinstance(r, list) and all(type(c) is int for c in r) for r in lists)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as lists of class numbers ({error}).") from error
+    if not good:
+        raise ValueError(f"{path} does not hold a list of lists of class numbers.")
+    return lists
