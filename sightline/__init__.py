@@ -21,6 +21,7 @@ from sightline.analysis.localisation import Localisation, localisation
 from sightline.analysis.look import Looked, compare, look
 from sightline.analysis.neighbours import NeighbourSimilarity, neighbour_similarity
 from sightline.analysis.prior import PriorReport, prior_report
+from sightline.analysis.probes import LayerProbes, layer_probes, token_probes
 from sightline.analysis.receptive import ReceptiveField, mass_radii, receptive_field
 from sightline.analysis.residual import ResidualStudy, residual_study, skip_against_branch
 from sightline.analysis.rollout import AttentionMaps, attention_maps, attention_rollout, gradient_rollout, rollout
@@ -102,6 +103,7 @@ __all__ = [
     "HybridConfig",
     "ImageSpec",
     "KNNProbe",
+    "LayerProbes",
     "LinearProbe",
     "Localisation",
     "Looked",
@@ -171,6 +173,7 @@ __all__ = [
     "hsic",
     "invariance_error",
     "jacobian_locality",
+    "layer_probes",
     "linear_cka",
     "load",
     "localisation",
@@ -212,6 +215,7 @@ __all__ = [
     "split_classes",
     "suite",
     "token_jacobian",
+    "token_probes",
     "u_center",
     "unchanged_fraction",
     "vtab",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sightline.analysis.distance import cell_distances
 from sightline.analysis.subject import Subject, observed, subject
+from sightline.evals.ridge import threads
 from sightline.models.taps import record
 from sightline.spec import Result
 
@@ -49,7 +50,8 @@ def patch_filters(model: nn.Module, *, count: int = 28) -> PatchFilters:
     weight = first_kernel(s.model).detach().double().cpu()  # (d, c, y, x)
     rows = weight.flatten(1)
     rows = rows - rows.mean(0)
-    _, values, basis = torch.linalg.svd(rows, full_matrices=False)
+    with threads(1):  # more of them wait for each other, by far the longest where others use the machine
+        _, values, basis = torch.linalg.svd(rows, full_matrices=False)
     count = min(count, int((values > 1e-12 * values[0]).sum()))
     sign = basis.gather(1, basis.abs().argmax(1, keepdim=True)).sign()  # a component has no sign of its own
     parts = (basis * sign)[:count].unflatten(1, weight.shape[1:])

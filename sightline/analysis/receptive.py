@@ -71,7 +71,7 @@ def receptive_field(
     at: tuple[int, int] | None = None,
     side: Literal["after", "before"] = "after",
     n: int = 32,
-    probes: int | None = 4,
+    probes: int | None = 2,
     seed: int = 0,
 ) -> ReceptiveField:
     """Mean |gradient| of one cell of each layer with respect to the picture, over channels and `n` pictures.

@@ -80,13 +80,13 @@ def scale_similarity(
         caption=f"CKA of each block with the reference's at the same depth: {found.how['n']:,} pictures.",
         how={"n": found.how["n"], "batch": batch, "repeats": repeats, "seed": seed, "tokens": tokens},
         models=tuple(models),
-        similarity=_padded(rows),
-        band=_padded(bands),
-        depth=_padded(depths),
+        similarity=padded(rows),
+        band=padded(bands),
+        depth=padded(depths),
     )
 
 
-def _padded(rows: list[NDArray]) -> NDArray[np.float64]:
+def padded(rows: list[NDArray]) -> NDArray[np.float64]:
     out = np.full((len(rows), max(map(len, rows))), np.nan)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
