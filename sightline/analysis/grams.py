@@ -27,7 +27,7 @@ def flat_grams(
         except NotThereError as error:
             why[path] = f"{path} {error}"
             return None
-        made = gram(rows)
+        made = gram(rows.detach())
         if reason := unusable(made, rows):
             why[path] = f"{path} {reason}"
             return None

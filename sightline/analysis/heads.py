@@ -107,7 +107,7 @@ class HeadGrams:
 
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
         def keep(path: str, value: Tensor) -> list[Tensor]:
-            return [gram(head.flatten(1)) for head in value.unbind(1)]
+            return [gram(head.detach().flatten(1)) for head in value.unbind(1)]
 
         with record(self.subject.model, self.path, keep=keep) as tape:
             self.subject.model(images)

@@ -78,7 +78,7 @@ def layer_probes(
             both = (
                 extract(s.model, part, layers="blocks", tokens=tokens, batch=batch, maps="last")
                 for part in (train, test)
-            )  # type: ignore[arg-type]
+            )
             found = probe(*both, probe=with_probe, shots=shots, seeds=seeds)
             names.append(f"{name}; {curve}")
             rows.append(found.mean)

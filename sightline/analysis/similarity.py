@@ -11,29 +11,34 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-SLICE = 1 << 14  # features that are centred and multiplied at a time: they stay in the cache
+SLICE = 1 << 16  # features that are centred and multiplied at a time
 
 
 def gram(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
     """The Gram matrix of centred features in float64, summed from slices that are multiplied in the type of x.
 
-    Slices keep float32 products short, so that the sum is exact to about 1e-7 whatever p is.
+    Slices keep the sums of float32 products short (they are exact to about 1e-7), and share one scratch for the centred
+    copy: to write that anew for every layer would cost as much as the product.
     """
-    total = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    for part in x.split(SLICE, dim=1):
-        centred = part - part.mean(0)
-        total += product(centred)
+    m, p = x.shape
+    total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
+    scratch, out = x.new_empty(m * min(SLICE, p)), x.new_empty(m, m)
+    mean = x.mean(0)
+    for start in range(0, p, SLICE):
+        part = x[:, start : start + SLICE]
+        centred = scratch[: part.numel()].view(part.shape)
+        torch.sub(part, mean[start : start + SLICE], out=centred)
+        total += product(centred, out)
     return total
 
 
-def product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
-    """X X'. It is symmetric, so three quarters of it are computed: the upper right block is the lower left one."""
+def product(x: Float[Tensor, "m p"], out: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """X X' into `out`. It is symmetric, so three quarters of it are computed; one block is a mirror image."""
     half = len(x) // 2
     if half < 32:
-        return x @ x.mT
-    out = x.new_empty(len(x), len(x))
+        return torch.mm(x, x.mT, out=out)
     torch.mm(x[:half], x.mT, out=out[:half])
-    torch.mm(x[half:], x[half:].mT, out=out[half:, half:])
+    out[half:, half:] = x[half:] @ x[half:].mT
     out[half:, :half] = out[:half, half:].mT
     return out
 
