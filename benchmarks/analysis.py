@@ -30,11 +30,17 @@ def peer(
     models: list[torch.nn.Module], images: torch.Tensor, names: list[list[str]], every: int = 4
 ) -> dict[str, float]:
     """torch_cka 0.21 on evenly spaced layers, extrapolated to all pairs: it multiplies anew for each pair."""
-    for missing in ("matplotlib", "matplotlib.pyplot"):  # it draws, we do not
+    for missing in (
+        "matplotlib",
+        "matplotlib.pyplot",
+        "mpl_toolkits",
+        "mpl_toolkits.axes_grid1",
+    ):  # it draws, we do not
         try:
             __import__(missing)
         except ImportError:
-            sys.modules[missing] = types.ModuleType(missing)
+            made = sys.modules[missing] = types.ModuleType(missing)
+            made.make_axes_locatable = None  # type: ignore[attr-defined]
     from torch_cka import CKA
 
     some = [n[:: max(1, len(n) // every)][:every] for n in names]

@@ -91,7 +91,7 @@ def attention_distance(
     s = subject(model)
     sums = HeadSums(s)
     pictures = Pictures(data=data, batch=batch, n=n, seed=seed)
-    with observed(s), attention_probs(s, sums.keep) as taps:
+    with observed(s), attention_probs(s, sums.keep, piece=CHUNK) as taps:
         for made in pictures.batches([s], what="attention distance"):
             s.model(made.images[0])
             sums.pictures += len(made)

@@ -45,7 +45,7 @@ def spelled_out(
     """softmax(q k' scale + mask) as torch defines it for scaled_dot_product_attention; fewer key heads are repeated."""
     if k.shape[-3] != q.shape[-3]:  # grouped queries
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
-    logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    logits = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
     if causal:
         logits = logits.masked_fill(~torch.ones_like(logits, dtype=torch.bool).tril(), -math.inf)
     if mask is not None:
@@ -56,8 +56,8 @@ def spelled_out(
 class Wiretap:
     """The state of one open tap."""
 
-    def __init__(self, taps: Taps, keep: Keep, *, through: bool):
-        self.taps, self.keep, self.through = taps, keep, through
+    def __init__(self, taps: Taps, keep: Keep, *, through: bool, piece: int | None):
+        self.taps, self.keep, self.through, self.piece = taps, keep, through, piece
         self.block: int | None = None
         self.seen: set[int] = set()
         self.batch = 0
@@ -71,6 +71,28 @@ class Wiretap:
         self.taps.got = len(self.seen)
         self.keep(self.block, probs)
 
+    def in_pieces(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float | None) -> Tensor:
+        """A few pictures at a time, so that their probabilities stay in the cache; returns the model's own result."""
+        assert self.block is not None
+        step = max(1, (self.piece or 1) // (q.shape[1] * q.shape[2] * k.shape[2]))
+        if self.block in self.seen:
+            raise ValueError(f"Block {self.block} attends more than once: which of the two is meant is not known.")
+        for start in range(0, len(q), step):
+            probs = spelled_out(q[start : start + step], k[start : start + step], causal=causal, scale=scale)
+            if start == 0:
+                self.compare(probs[:1], v[:1], out[:1])
+            self.keep(self.block, probs)
+        self.seen.add(self.block)
+        self.taps.got = len(self.seen)
+        return out
+
+    def compare(self, probs: Tensor, value: Tensor, out: Tensor) -> None:
+        """Whether these are the probabilities that the model used."""
+        if value.shape[-3] != probs.shape[-3]:
+            value = value.repeat_interleave(probs.shape[-3] // value.shape[-3], dim=-3)
+        off = (probs @ value - out).abs().max() / out.abs().max().clamp(min=1e-30)
+        self.taps.error = max(self.taps.error, off.item())
+
     def fused(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """What stands in for scaled_dot_product_attention."""
 
@@ -83,13 +105,15 @@ class Wiretap:
             scale = named.get("scale", more[2] if len(more) > 2 else None)
             self.busy = True
             try:
+                if self.piece is not None and not self.through and attn_mask is None and query.ndim == 4:
+                    whole = original(query, key, value, attn_mask, *more, **named)
+                    return self.in_pieces(query, key, value, whole, causal, scale)
                 probs = spelled_out(query, key, attn_mask, causal=causal, scale=scale)
                 wide = value
                 if value.shape[-3] != probs.shape[-3]:
                     wide = value.repeat_interleave(probs.shape[-3] // value.shape[-3], dim=-3)
                 out = probs @ wide if self.through else original(query, key, value, attn_mask, *more, **named)
-                off = (probs[:1] @ wide[:1] - out[:1]).abs().max() / out[:1].abs().max().clamp(min=1e-30)
-                self.taps.error = max(self.taps.error, off.item())
+                self.compare(probs[:1], wide[:1], out[:1])
                 self.tell(probs)
             finally:
                 self.busy = False
@@ -117,17 +141,18 @@ class Wiretap:
 
 
 @contextmanager
-def attention_probs(s: Subject, keep: Keep, *, through: bool = False) -> Iterator[Taps]:
+def attention_probs(s: Subject, keep: Keep, *, through: bool = False, piece: int | None = None) -> Iterator[Taps]:
     """Call `keep(block, probabilities)` for every encoder block that runs while this is open; nothing stays behind.
 
     `through=True` lets the model go on with probabilities x values, so that gradients reach the probabilities.
+    `piece` calls `keep` several times per block, with about so many probabilities of consecutive pictures: for sums.
     A forward pass in which a block did not attend raises.
     """
     modules = s.attention_blocks
     if not modules:
         raise ValueError(f"{s.name} has no attention.")
     taps = Taps(expected=len(modules))
-    tap = Wiretap(taps, keep, through=through)
+    tap = Wiretap(taps, keep, through=through, piece=piece)
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)

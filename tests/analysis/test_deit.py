@@ -49,6 +49,6 @@ def test_the_class_token_changes_late(deit, photographs):
 def test_the_own_patch_stands_out_behind_the_addition(deit, photographs):
     layers = ["blocks.0.attn_sum", "blocks.11.attn_sum"]  # C9
     after, before = (
-        sl.receptive_field(deit, photographs, layers=layers, side=side, n=2) for side in ("after", "before")
+        sl.receptive_field(deit, photographs, layers=layers, side=side, n=12) for side in ("after", "before")
     )
-    assert (after.own > 1.5 * before.own).all()
+    assert (after.own > 1.3 * before.own).all()
