@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Looked:
     why: str = ""
     path: str = ""
     seconds: float = 0.0
-    numbers: dict[str, float] | None = None
+    numbers: dict[str, float | None] | None = None  # of the summary; None where undefined, as JSON knows no NaN
 
     @property
     def ok(self) -> bool:
@@ -106,7 +107,7 @@ def _one(name: str, analysis: Analysis, t: Task, out: Path, key: str) -> Looked:
         return Looked(name=name, state="does not apply", why=reason)
     done = _kept(path, key)
     if done is not None:
-        return Looked(name=name, state="kept", path=path.name, numbers=done.summary())
+        return Looked(name=name, state="kept", path=path.name, numbers=numbers(done))
     begun = time.monotonic()
     try:
         found = analysis.run(t)
@@ -116,7 +117,12 @@ def _one(name: str, analysis: Analysis, t: Task, out: Path, key: str) -> Looked:
     found.how["key"] = key
     found.save(path)
     spent = round(time.monotonic() - begun, 2)
-    return Looked(name=name, state="done", path=path.name, seconds=spent, numbers=found.summary())
+    return Looked(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
+
+
+def numbers(found: Result) -> dict[str, float | None]:
+    """The summary, fit for JSON."""
+    return {name: float(v) if math.isfinite(v) else None for name, v in found.summary().items()}
 
 
 def _kept(path: Path, key: str) -> Result | None:
