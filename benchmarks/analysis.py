@@ -4,6 +4,7 @@ Processor time, not wall time: other work on the machine does not count. One thr
 a busy machine burn processor time without doing anything.
 """
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -48,8 +49,10 @@ def peer(
 
     def run(layers: list[list[str]]) -> float:
         measure = CKA(*models, model1_layers=layers[0], model2_layers=layers[1], device="cpu")
-        with torch.no_grad():
-            return spent(lambda: measure.compare(loader))
+        start = time.process_time()
+        with torch.no_grad(), contextlib.suppress(AssertionError):  # on these layers it ends in "resulted in NANs"
+            measure.compare(loader)
+        return time.process_time() - start
 
     base, whole = run([n[:1] for n in some]), run(some)
     pairs = len(some[0]) * len(some[1])
