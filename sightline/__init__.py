@@ -1,5 +1,11 @@
 """Sightline: train vision models, and see what they see."""
 
+from sightline.analysis.attention import AttentionDistance, attention_distance
+from sightline.analysis.attribution import Attribution, attribution
+from sightline.analysis.cam import cam
+from sightline.analysis.cka import CKA, cka
+from sightline.analysis.distance import attention_entropy, mean_distance, prefix_mass
+from sightline.analysis.embeddings import PatchFilters, PositionSimilarity, patch_filters, position_similarity
 from sightline.analysis.equivariance import (
     equivariance_error,
     invariance_error,
@@ -9,6 +15,19 @@ from sightline.analysis.equivariance import (
     token_jacobian,
     unchanged_fraction,
 )
+from sightline.analysis.faithful import ObjectMass, object_mass
+from sightline.analysis.heads import HeadSubsets, head_subsets
+from sightline.analysis.localisation import Localisation, localisation
+from sightline.analysis.look import Looked, compare, look
+from sightline.analysis.neighbours import NeighbourSimilarity, neighbour_similarity
+from sightline.analysis.prior import PriorReport, prior_report
+from sightline.analysis.probes import LayerProbes, layer_probes, token_probes
+from sightline.analysis.receptive import ReceptiveField, mass_radii, receptive_field
+from sightline.analysis.residual import ResidualStudy, residual_study, skip_against_branch
+from sightline.analysis.rollout import AttentionMaps, attention_maps, attention_rollout, gradient_rollout, rollout
+from sightline.analysis.scale import ScaleSimilarity, scale_similarity
+from sightline.analysis.similarity import hsic, linear_cka, mutual_knn, u_center
+from sightline.analysis.what_if import WhatIf, what_if
 from sightline.data.arrays import Arrays
 from sightline.data.augment import Augment
 from sightline.data.batches import Batches
@@ -56,12 +75,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arrays",
+    "AttentionDistance",
+    "AttentionMaps",
+    "Attribution",
     "Augment",
     "BadImage",
     "Batches",
     "BiT",
     "BiTConfig",
     "BoxProbe",
+    "CKA",
     "Checked",
     "Classification",
     "Correspondence",
@@ -75,19 +98,31 @@ __all__ = [
     "Finding",
     "Folder",
     "Got",
+    "HeadSubsets",
     "Hybrid",
     "HybridConfig",
     "ImageSpec",
     "KNNProbe",
+    "LayerProbes",
     "LinearProbe",
+    "Localisation",
+    "Looked",
     "Manifest",
     "MultiLabel",
+    "NeighbourSimilarity",
+    "ObjectMass",
     "Part",
+    "PatchFilters",
+    "PositionSimilarity",
+    "PriorReport",
     "Probed",
     "ReaL",
+    "ReceptiveField",
     "Report",
+    "ResidualStudy",
     "Result",
     "Retrieval",
+    "ScaleSimilarity",
     "Scene",
     "Scenes",
     "SegmentationHead",
@@ -101,14 +136,23 @@ __all__ = [
     "Vtab",
     "Weights",
     "WeightsError",
+    "WhatIf",
     "add_weights",
     "adopt",
     "anatomy",
     "attention",
+    "attention_distance",
+    "attention_entropy",
     "attention_growth",
+    "attention_maps",
+    "attention_rollout",
+    "attribution",
     "basic_self_attention",
     "build",
+    "cam",
     "check",
+    "cka",
+    "compare",
     "config",
     "contact_sheet",
     "convert",
@@ -124,34 +168,58 @@ __all__ = [
     "fewshot_evaluator",
     "foreground",
     "get_dataset",
+    "gradient_rollout",
+    "head_subsets",
+    "hsic",
     "invariance_error",
     "jacobian_locality",
+    "layer_probes",
+    "linear_cka",
     "load",
+    "localisation",
+    "look",
+    "mass_radii",
+    "mean_distance",
+    "mutual_knn",
     "names",
+    "neighbour_similarity",
     "normalise",
+    "object_mass",
     "open_images",
     "patch_correspondence",
+    "patch_filters",
     "paths",
     "permutation_error",
     "permute_patches",
+    "position_similarity",
     "predict",
+    "prefix_mass",
+    "prior_report",
     "probe",
+    "receptive_field",
     "record",
+    "residual_study",
     "resize",
     "retrieval",
+    "rollout",
     "sample_episode",
     "save",
+    "scale_similarity",
     "scene_boxes",
     "scene_masks",
     "score",
     "score_labels",
     "score_real",
     "shard",
+    "skip_against_branch",
     "split_classes",
     "suite",
     "token_jacobian",
+    "token_probes",
+    "u_center",
     "unchanged_fraction",
     "vtab",
     "vtab_references",
+    "what_if",
     "zoo",
 ]

@@ -1,0 +1,169 @@
+"""The analyses by name, and to which models each applies."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sightline.analysis.attention import attention_distance
+from sightline.analysis.attribution import attribution
+from sightline.analysis.cka import cka
+from sightline.analysis.embeddings import patch_filters, position_similarity
+from sightline.analysis.heads import head_subsets
+from sightline.analysis.localisation import localisation
+from sightline.analysis.neighbours import neighbour_similarity
+from sightline.analysis.prior import prior_report
+from sightline.analysis.receptive import receptive_field
+from sightline.analysis.residual import residual_study
+from sightline.analysis.rollout import attention_maps, attention_rollout
+from sightline.analysis.scale import scale_similarity
+from sightline.analysis.subject import Subject, subject
+from sightline.analysis.what_if import what_if
+from sightline.data.dataset import Dataset
+from sightline.spec import Result
+
+FEW = 32  # pictures of the analyses that keep a map of each, or run backwards
+BATCH = 128  # of CKA
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is looked at with what."""
+
+    models: tuple[Subject, ...]
+    data: Dataset
+    n: int
+    seed: int
+
+    @property
+    def few(self) -> int:
+        return min(self.n, FEW)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One entry: how to run it, and why it does not apply, if it does not."""
+
+    run: Callable[[Task], Result]
+    refuses: Callable[[Task], str | None] = lambda task: None
+
+
+def _no_attention(task: Task) -> str | None:
+    return None if task.models[0].attention_blocks else f"{task.models[0].name} has no attention"
+
+
+def _no_sums(task: Task) -> str | None:
+    known = any(p.skip and p.branch for p in task.models[0].parts)
+    return None if known else f"{task.models[0].name} does not say what its residual sums are made of"
+
+
+def _no_positions(task: Task) -> str | None:
+    try:
+        position_similarity(task.models[0].model)
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def _no_classes(task: Task) -> str | None:
+    s = task.models[0]
+    return None if s.part.get("head") or any(p.kind == "logits" for p in s.parts) else f"{s.name} has no classes"
+
+
+def _no_rollout(task: Task) -> str | None:
+    return _no_attention(task) or _no_classes(task)
+
+
+def _not_vit_and_cnn(task: Task) -> str | None:
+    vit, cnn = _vit_first(task)
+    if vit.attention_blocks and any(p.stage is not None for p in cnn.parts) and not cnn.attention_blocks:
+        return None
+    return "it compares the heads of a ViT with the stages of a CNN"
+
+
+def _too_few(task: Task) -> str | None:
+    return None if task.n >= 4 else f"CKA needs at least 4 pictures; there are {task.n}"
+
+
+def _vit_first(task: Task) -> tuple[Subject, Subject]:
+    a, b = task.models[0], task.models[-1]
+    return (a, b) if a.attention_blocks else (b, a)
+
+
+def _model(task: Task) -> nn.Module:
+    return task.models[0].model
+
+
+def _switches(s: Subject) -> list[str]:
+    return [f"{kind} {i}" for kind in ("block", "skip") for i in range(len(s.attention_blocks))]
+
+
+def _cka(task: Task, b: Any = None, **more: Any) -> Result:
+    return cka(_model(task), b, task.data, batch=min(BATCH, task.n), n=task.n, seed=task.seed, **more)
+
+
+LOOK: dict[str, Analysis] = {
+    "cka": Analysis(_cka, _too_few),
+    "attention-distance": Analysis(lambda t: attention_distance(_model(t), t.data, n=t.n, seed=t.seed), _no_attention),
+    "attention-maps": Analysis(lambda t: attention_maps(_model(t), t.data, n=t.few), _no_attention),
+    "rollout": Analysis(lambda t: attention_rollout(_model(t), t.data, n=t.few), _no_attention),
+    "rollout-identity": Analysis(lambda t: attention_rollout(_model(t), t.data, identity=True, n=t.few), _no_attention),
+    "rollout-gradient": Analysis(lambda t: attention_rollout(_model(t), t.data, gradient=True, n=t.few), _no_rollout),
+    "receptive-field": Analysis(lambda t: receptive_field(_model(t), t.data, n=t.few, seed=t.seed)),
+    "receptive-field-before": Analysis(
+        lambda t: receptive_field(_model(t), t.data, side="before", n=t.few, seed=t.seed), _no_sums
+    ),
+    "residual": Analysis(lambda t: residual_study(_model(t), t.data, n=t.n, seed=t.seed), _no_sums),
+    "localisation": Analysis(
+        lambda t: localisation(_model(t), t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed), _too_few
+    ),
+    "what-if": Analysis(
+        lambda t: what_if(_model(t), t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_attention
+    ),
+    "attribution": Analysis(lambda t: attribution(_model(t), t.data, n=t.few, seed=t.seed), _no_classes),
+    "patch-filters": Analysis(lambda t: patch_filters(_model(t))),
+    "positions": Analysis(lambda t: position_similarity(_model(t)), _no_positions),
+    "neighbours": Analysis(lambda t: neighbour_similarity(_model(t), t.data, n=t.n, seed=t.seed)),
+    "priors": Analysis(lambda t: prior_report(_model(t), t.data, n=min(t.n, 16), seed=t.seed)),
+}
+
+COMPARE: dict[str, Analysis] = {
+    "cka": Analysis(lambda t: _cka(t, t.models[1].model), _too_few),
+    "cka-pooled": Analysis(lambda t: _cka(t, t.models[1].model, layers="blocks", tokens="gap"), _too_few),
+    "by-block": Analysis(
+        lambda t: scale_similarity(
+            {t.models[0].name: _model(t)}, t.models[1].model, t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed
+        ),
+        _too_few,
+    ),
+    "head-subsets": Analysis(
+        lambda t: head_subsets(_vit_first(t)[0].model, _vit_first(t)[1].model, t.data, batch=min(BATCH, t.n), n=t.n),
+        lambda t: _not_vit_and_cnn(t) or _too_few(t),
+    ),
+}
+TWICE = ("attention-distance", "receptive-field", "residual", "localisation", "priors", "cka")  # of each model, too
+
+
+def one_of_two(analysis: Analysis, which: int) -> Analysis:
+    """An analysis of one model as part of a comparison."""
+
+    def alone(task: Task) -> Task:
+        return Task((task.models[which],), task.data, task.n, task.seed)
+
+    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)))
+
+
+def comparison() -> dict[str, Analysis]:
+    """What compares two models, and what is worth having of both side by side."""
+    both = {f"{name}-{'ab'[i]}": one_of_two(LOOK[name], i) for name in TWICE for i in (0, 1)}
+    return COMPARE | both
+
+
+def task(models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int) -> Task:
+    """Checked, and the models made ready."""
+    if not isinstance(data, Dataset):
+        raise ValueError(f"A Dataset is expected, from sl.dataset or sl.Folder; got a {type(data).__name__}.")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"n is a whole number from 1 up; got {n!r}.")
+    return Task(tuple(subject(m) for m in models), data, min(n, len(data)), seed)

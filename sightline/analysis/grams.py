@@ -1,0 +1,100 @@
+"""Gram matrices of many layers, built inside the hooks of one forward pass, and the sums over batches of their HSIC."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sightline.analysis.choose import NotThereError, Tokens, picked
+from sightline.analysis.similarity import gram, neighbours, u_center
+from sightline.analysis.subject import Subject
+from sightline.models.taps import record
+
+NEIGHBOURS = 10  # of the second opinion, within a batch
+SMALLEST = 4  # pictures in a batch: HSIC_1 divides by m - 3
+STILL = 1e-12  # of the squared mean: less variance than rounding makes is none
+
+
+def flat_grams(
+    s: Subject, images: Tensor, names: Sequence[str], tokens: Tokens
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """One forward pass: the Gram matrix of each layer, and why some have none. No activation outlives its hook."""
+    why: dict[str, str] = {}
+
+    def keep(path: str, value: Tensor) -> Tensor | None:
+        try:
+            rows = picked(value, tokens, s, path)
+        except NotThereError as error:
+            why[path] = f"{path} {error}"
+            return None
+        made = gram(rows.detach())
+        if reason := unusable(made, rows):
+            why[path] = f"{path} {reason}"
+            return None
+        return made
+
+    with record(s.model, *names, keep=keep) as tape:
+        s.model(images)
+    return {k: v for k, v in tape.items() if v is not None}, why
+
+
+def unusable(made: Tensor, rows: Tensor) -> str | None:
+    """Why a layer's features have no CKA on these pictures."""
+    spread = made.diagonal().sum()
+    if not torch.isfinite(spread):
+        return "holds NaN or infinite values"
+    first = rows[0].double()
+    if spread <= STILL * len(rows) * (first @ first):
+        return "is the same for every picture"
+    return None
+
+
+class Sums:
+    """HSIC of every pair of layers of two models (or of one with itself), summed over batches in float64.
+
+    xy, xx and yy are summed each before there is any ratio. `shared` counts neighbours in common in the same way.
+    """
+
+    def __init__(self, rows: Sequence[str], columns: Sequence[str] | None):
+        self.rows, self.columns = list(rows), None if columns is None else list(columns)
+        wide = len(self.columns if self.columns is not None else self.rows)
+        self.xy = torch.zeros(len(self.rows), wide, dtype=torch.float64)
+        self.xx, self.yy = torch.zeros(len(self.rows), dtype=torch.float64), torch.zeros(wide, dtype=torch.float64)
+        self.shared = torch.zeros(len(self.rows), wide, dtype=torch.float64)
+        self.pictures = 0
+
+    def add(self, m: int, a: dict[str, Tensor], b: dict[str, Tensor] | None) -> None:
+        """One batch of m pictures. Layers without a Gram matrix become NaN."""
+        here = stacked(a, self.rows, m)
+        there = here if b is None else stacked(b, self.columns or (), m)
+        weight = 1 / (m * (m - 3))
+        x = u_center(here).flatten(1)
+        y = x if b is None else u_center(there).flatten(1)
+        self.xy += (x @ y.mT).cpu() * weight
+        self.xx += x.square().sum(1).cpu() * weight
+        self.yy += y.square().sum(1).cpu() * weight
+        if m > NEIGHBOURS:
+            near = neighbours(here, NEIGHBOURS).flatten(1)
+            other = near if b is None else neighbours(there, NEIGHBOURS).flatten(1)
+            self.shared += (near @ other.mT).double().cpu() / NEIGHBOURS
+        self.pictures += m
+
+    def cka(self) -> Tensor:
+        """The ratio, as it comes out."""
+        scale = (self.xx[:, None] * self.yy[None, :]).sqrt()
+        return torch.where(scale > 0, self.xy / scale, torch.nan)
+
+    def knn(self) -> Tensor:
+        """Share of neighbours in common; NaN where a layer has no Gram matrix or batches were too small."""
+        known = torch.isfinite(self.cka()) & (self.shared.sum() > 0)
+        return torch.where(known, self.shared / max(self.pictures, 1), torch.nan)
+
+
+def stacked(grams: dict[str, Tensor], names: Sequence[str], m: int) -> Tensor:
+    """(layers, m, m) in float64; what is missing is NaN and makes its row and column NaN."""
+    some = next(iter(grams.values()), torch.zeros(m, m, dtype=torch.float64))
+    out = torch.full((len(names), m, m), torch.nan, dtype=torch.float64, device=some.device)
+    for i, name in enumerate(names):
+        if name in grams:
+            out[i] = grams[name]
+    return out

@@ -1,0 +1,128 @@
+"""What each layer and each token knows of the class: probes through the depth (Raghu et al., figures 11, 13, D.4)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sightline.analysis.scale import padded
+from sightline.analysis.subject import Subject, subject
+from sightline.data.dataset import Dataset
+from sightline.evals.curves import Probed, probe
+from sightline.evals.extract import extract
+from sightline.evals.pooling import Tokens
+from sightline.spec import Result
+
+# how the model pools: what is probed, as figure 11b names it
+CURVES: dict[str, dict[str, Tokens]] = {
+    "cls": {"class token": "cls", "mean of patches": "gap", "mean of all": "mean"},
+    "gap": {"first token": "first", "mean of patches": "gap"},
+    "cnn": {"mean of the map": "gap"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerProbes(Result):
+    """Accuracy of a probe on each block, one curve per model and choice of tokens.
+
+    >>> import numpy as np
+    >>> r = sl.LayerProbes(title="", caption="", curves=("a; class token",), accuracy=np.array([[0.1, 0.6]]),
+    ...                    half_width=np.zeros((1, 2)))
+    >>> r.summary()["a; class token, last block"]
+    0.6
+    """
+
+    curves: tuple[str, ...]  # "model; tokens"
+    accuracy: NDArray[np.float64]  # (curves, blocks of the deepest); NaN behind the last block of a shallower model
+    half_width: NDArray[np.float64]  # of the 95 % interval over seeds; NaN for one seed
+
+    def summary(self) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        for name, row in zip(self.curves, self.accuracy):
+            row = row[np.isfinite(row)]
+            numbers |= {f"{name}, last block": float(row[-1]), f"{name}, best block": float(row.max())}
+        return numbers
+
+
+def layer_probes(
+    models: nn.Module | Mapping[str, nn.Module],
+    train: Dataset,
+    test: Dataset,
+    *,
+    shots: int | None = 10,
+    seeds: int | Sequence[int] = 1,
+    batch: int = 64,
+    with_probe: Any = None,
+) -> LayerProbes:
+    """The accuracy of the measuring room's probe at every block, for each choice of tokens that a model has.
+
+    A model that reads its class token gives three curves (class token; mean of patches; mean of all), one that
+    averages gives two (first token; mean), a CNN one (its maps brought to the last one's size): a CLS and a GAP twin
+    together are the five curves of figure 11b. Ridge regression on 10 pictures per class unless said.
+
+    >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
+    >>> twins = {"CLS": sl.build("vit-nano4", depth=2), "GAP": sl.build("vit-nano4", depth=2, pool="gap")}
+    >>> sl.layer_probes(twins, train, test, shots=2).curves
+    ('CLS; class token', 'CLS; mean of patches', 'CLS; mean of all', 'GAP; first token', 'GAP; mean of patches')
+    """
+    given = {"model": models} if isinstance(models, nn.Module) else dict(models)
+    if not given:
+        raise ValueError("There is no model to probe.")
+    names, rows, bands = [], [], []
+    for name, model in given.items():
+        s = subject(model)
+        for curve, tokens in CURVES[_kind(s)].items():
+            both = (
+                extract(s.model, part, layers="blocks", tokens=tokens, batch=batch, maps="last")
+                for part in (train, test)
+            )
+            found = probe(*both, probe=with_probe, shots=shots, seeds=seeds)
+            names.append(f"{name}; {curve}")
+            rows.append(found.mean)
+            bands.append(found.half_width)
+    return LayerProbes(
+        title="What each block knows",
+        caption=f"Accuracy of a linear probe by block, {shots or 'all'} pictures per class, {len(test):,} to test.",
+        how={"n": len(test), "shots": shots or "all", "seeds": seeds if isinstance(seeds, int) else tuple(seeds)},
+        curves=tuple(names),
+        accuracy=padded(rows),
+        half_width=padded(bands),
+    )
+
+
+def _kind(s: Subject) -> str:
+    if not s.attention_blocks:
+        return "cnn"
+    return "cls" if s.pool == "cls" and s.prefix else "gap"
+
+
+def token_probes(
+    model: nn.Module,
+    train: Dataset,
+    test: Dataset,
+    *,
+    layers: Any = (0, 1, 5, 10, 11),
+    shots: int | None = 10,
+    batch: int = 64,
+) -> Probed:
+    """One probe per token: accuracy maps over the grid, and the mean without the class token (figures 11a, D.4).
+
+    `layers` are block numbers (those that the model does not have are left out), paths, or "blocks". The features of
+    all tokens of these layers are held in memory.
+
+    >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
+    >>> found = sl.token_probes(sl.build("vit-nano4", size=32, patch=16), train, test, layers=(5,), shots=2)
+    >>> found.map("blocks.5.mlp_sum").shape
+    (2, 2)
+    """
+    s = subject(model)
+    if not isinstance(layers, str):
+        depth = len(s.block_outputs)
+        layers = [l for l in layers if not isinstance(l, int) or l < depth]
+        if not layers:
+            raise ValueError(f"{s.name} has blocks 0 to {depth - 1} only.")
+    both = (extract(s.model, part, layers=layers, tokens="all", batch=batch) for part in (train, test))
+    return probe(*both, shots=shots)

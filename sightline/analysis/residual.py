@@ -1,0 +1,170 @@
+"""What the skip connections carry: skip against branch, per token and block (Raghu et al., figures 7, E.1, E.2)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sightline.analysis.choose import as_tokens
+from sightline.analysis.pictures import Data, Pictures
+from sightline.analysis.subject import Subject, observed, subject
+from sightline.models.anatomy import Part
+from sightline.models.taps import record
+from sightline.spec import Result
+
+MEASURES = ("ratio", "cosine_branch", "cosine_sum")
+CLOSE = 1e-3  # of the largest value: a sum that is further from skip + branch has no skip
+
+
+def skip_against_branch(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b n"]:
+    """Per token: |z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)).
+
+    >>> import torch
+    >>> z = torch.tensor([[[3.0, 0.0]]])
+    >>> sl.skip_against_branch(z, torch.tensor([[[0.0, 4.0]]])).flatten().tolist()
+    [0.75, 0.0, 0.6]
+    """
+    z, f = skip.double(), branch.double()
+    total = z + f
+    size, added, whole = z.norm(dim=-1), f.norm(dim=-1), total.norm(dim=-1)
+    return torch.stack([size / added, (z * f).sum(-1) / (size * added), (z * total).sum(-1) / (size * whole)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualStudy(Result):
+    """Norm ratio |z| / |f(z)| and both cosines of every addition: large ratios, and cosines of the sum near 1, mean
+    that the skip dominates. Rows are additions in the order of computation, first to last.
+
+    >>> import numpy as np
+    >>> x = np.ones((2, 1))
+    >>> r = sl.ResidualStudy(title="", caption="", names=("a", "b"), sublayers=("attention", "mlp"), blocks=(0, 0),
+    ...                      ratio=x[:, 0], cosine_branch=x[:, 0], cosine_sum=x[:, 0], class_token=np.ones((3, 2)),
+    ...                      per_token=np.ones((3, 2, 4)))
+    >>> r.summary()["ratio of the patches, mean"]
+    1.0
+    """
+
+    names: tuple[str, ...]
+    sublayers: tuple[str, ...]  # attention, mlp, convolution
+    blocks: tuple[int, ...]
+    ratio: NDArray[np.float64]  # (additions,), mean over patches or locations and pictures
+    cosine_branch: NDArray[np.float64]  # cos(z, f(z))
+    cosine_sum: NDArray[np.float64]  # cos(z, z + f(z))
+    class_token: NDArray[np.float64]  # (3 measures, additions), NaN without one
+    per_token: NDArray[np.float64]  # (3 measures, additions, tokens), prefix first; no tokens for a CNN: maps differ
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def of(self, sublayer: str) -> NDArray[np.intp]:
+        """The rows of one kind of sublayer."""
+        return np.flatnonzero(np.array(self.sublayers) == sublayer)
+
+    def class_minus_patches(self) -> NDArray[np.float64]:
+        """log ratio of the class token minus that of the patches, by addition; C10: its sign changes."""
+        with np.errstate(all="ignore"):
+            return np.log(self.class_token[0]) - np.log(self.ratio)
+
+    def summary(self) -> dict[str, float]:
+        half = len(self.names) // 2
+        numbers = {"ratio of the patches, mean": float(np.nanmean(self.ratio))}
+        numbers |= {"cos(z, z + f(z)), mean": float(np.nanmean(self.cosine_sum))}
+        if np.isfinite(self.class_token[0]).any():
+            sign = self.class_minus_patches()
+            numbers["log ratio, class token minus patches, lower half"] = float(np.nanmean(sign[:half]))
+            numbers["log ratio, class token minus patches, upper half"] = float(np.nanmean(sign[half:]))
+        return numbers
+
+
+def residual_study(
+    model: nn.Module, data: Data, *, n: int | None = None, batch: int = 32, seed: int = 0
+) -> ResidualStudy:
+    """Skip against branch at every addition, averaged over pictures: attention and MLP apart, the class token apart.
+
+    The branch is taken as it is added: behind norm, LayerScale and stochastic depth, in evaluation mode. Where the
+    shortcut of a ResNet is a convolution, z is what that puts out.
+
+    >>> found = sl.residual_study(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=8, size=32))
+    >>> found.per_token.shape, found.sublayers[:2]
+    ((3, 12, 65), ('attention', 'mlp'))
+    """
+    s = subject(model)
+    sums = [p for p in s.parts if p.kind == "sum" and p.skip and p.branch]
+    if not sums:
+        raise ValueError(f"{s.name} does not say what is added to what, so skip and branch cannot be compared.")
+    watch = Additions(s, sums)
+    pictures = Pictures(data=data, batch=batch, n=n, seed=seed)
+    with observed(s):
+        for made in pictures.batches([s], what="residual study"):
+            with record(s.model, *watch.paths, keep=watch.keep):
+                s.model(made.images[0])
+            watch.pictures += len(made)
+    return _result(s, watch, {"n": watch.pictures, "batch": batch, "seed": seed})
+
+
+class Additions:
+    """Sums over pictures; a tensor is held only until the addition it takes part in is done."""
+
+    def __init__(self, s: Subject, sums: list[Part]):
+        self.subject, self.sums, self.pictures = s, {p.path: p for p in sums}, 0
+        self.paths = list(dict.fromkeys(q for p in sums for q in (p.skip, p.branch, p.path) if q))
+        self.skips = {p.skip for p in sums}
+        self.held: dict[str, Tensor] = {}
+        self.total: dict[str, Tensor] = {}  # (3, tokens)
+        self.prefix: dict[str, int] = {}
+        self.why: dict[str, str] = {}
+
+    def keep(self, path: str, value: Tensor) -> None:
+        p = self.sums.get(path)
+        if p is None:
+            self.held[path] = value
+            return
+        assert p.skip is not None
+        assert p.branch is not None
+        skip, branch = self.held.pop(p.skip), self.held.pop(p.branch)
+        if path in self.skips:
+            self.held[path] = value
+        if not (skip + branch - value).abs().max() <= CLOSE * value.abs().max():
+            self.why[path] = f"{path} is not the sum of skip and branch: this block has no skip connection"
+            return
+        if not branch.any():
+            self.why[path] = f"{path}: the branch adds nothing"
+            return
+        z, prefix = as_tokens(skip, self.subject, path)
+        f, _ = as_tokens(branch, self.subject, path)
+        self.prefix[path] = prefix
+        self.total[path] = self.total.get(path, 0) + skip_against_branch(z, f).sum(1).cpu()
+
+
+def _result(s: Subject, watch: Additions, how: dict[str, Any]) -> ResidualStudy:
+    names = tuple(watch.sums)
+    tokens = s.prefix + s.grid[0] * s.grid[1] if s.attention_blocks else 0
+    patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
+    each = np.full((3, len(names), tokens), np.nan)
+    for i, name in enumerate(names):
+        if name in watch.total and name not in watch.why:
+            mean = (watch.total[name] / watch.pictures).numpy()
+            prefix = watch.prefix[name]
+            patches[:, i] = mean[:, prefix:].mean(1)
+            if prefix:
+                first[:, i] = mean[:, 0]
+            if mean.shape[1] == tokens:
+                each[:, i] = mean
+    parts = watch.sums.values()
+    return ResidualStudy(
+        title=f"Skip connections of {s.name}",
+        caption=(
+            f"|z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)) of {len(names)} additions, over {watch.pictures:,} "
+            "pictures; z is the skip, f(z) the branch as it is added. Rows run from the first block to the last."
+        ),
+        how={**how, "tokens": "each, the class token apart", "axis": "first block first"},
+        names=names,
+        sublayers=tuple(p.sublayer or "" for p in parts),
+        blocks=tuple(-1 if p.block is None else p.block for p in parts),
+        **dict(zip(MEASURES, patches)),
+        class_token=first,
+        per_token=each,
+        reasons=watch.why,
+    )

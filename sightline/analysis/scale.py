@@ -1,0 +1,93 @@
+"""What data, size or fine-tuning change: CKA by block against one reference model (Raghu et al., figures 12, G)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sightline.analysis.choose import Tokens
+from sightline.analysis.cka import cka
+from sightline.analysis.pictures import Data
+from sightline.spec import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleSimilarity(Result):
+    """CKA of each block of several models with the same block of a reference: all the data, or before tuning.
+
+    >>> import numpy as np
+    >>> r = sl.ScaleSimilarity(title="", caption="", models=("3 %",), similarity=np.array([[0.9, 0.4]]),
+    ...                        band=np.zeros((1, 2)), depth=np.array([[0.0, 1.0]]))
+    >>> r.summary()["3 %: lower half minus upper half"]
+    0.5
+    """
+
+    models: tuple[str, ...]
+    similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN behind the last block of a shallower one
+    band: NDArray[np.float64]
+    depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
+
+    def summary(self) -> dict[str, float]:
+        numbers = {}
+        for name, row in zip(self.models, self.similarity):
+            row = row[np.isfinite(row)]
+            half = max(1, len(row) // 2)
+            numbers[f"{name}: mean"] = float(row.mean())
+            numbers[f"{name}: lower half minus upper half"] = (
+                float(row[:half].mean() - row[half:].mean()) if len(row) > 1 else 0.0
+            )
+        return numbers
+
+
+def scale_similarity(
+    models: Mapping[str, nn.Module],
+    reference: nn.Module,
+    data: Data,
+    *,
+    tokens: Tokens = "all",
+    n: int | None = None,
+    batch: int = 256,
+    repeats: int = 1,
+    seed: int = 0,
+) -> ScaleSimilarity:
+    """CKA by block between each of the models and the reference, on the same pictures.
+
+    Serves three questions: fractions of the data against all of it, other sizes of model, before and after fine-tuning.
+    Models of another depth are compared at the nearest relative depth; for every pair of layers see `sl.cka`.
+
+    >>> full, half = sl.build("vit-nano4", classes=0, seed=1), sl.build("vit-nano4", classes=0, depth=3)
+    >>> found = sl.scale_similarity({"half": half, "itself": full}, full, sl.dataset("scenes/shape", num=16, size=32))
+    >>> found.similarity.shape, found.similarity[1].round(6).tolist()
+    ((2, 6), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    """
+    if not models:
+        raise ValueError("There is no model to compare with the reference.")
+    rows, bands, depths = [], [], []
+    for model in models.values():
+        found = cka(
+            model, reference, data, layers="blocks", tokens=tokens, batch=batch, n=n, repeats=repeats, seed=seed
+        )
+        mine, theirs = len(found.rows), len(found.columns)
+        depth = np.arange(mine) / max(mine - 1, 1)
+        match = np.rint(depth * (theirs - 1)).astype(int)
+        rows.append(found.similarity[np.arange(mine), match])
+        bands.append(found.band[np.arange(mine), match])
+        depths.append(depth)
+    return ScaleSimilarity(
+        title="Similarity to the reference, by block",
+        caption=f"CKA of each block with the reference's at the same depth: {found.how['n']:,} pictures.",
+        how={"n": found.how["n"], "batch": batch, "repeats": repeats, "seed": seed, "tokens": tokens},
+        models=tuple(models),
+        similarity=padded(rows),
+        band=padded(bands),
+        depth=padded(depths),
+    )
+
+
+def padded(rows: list[NDArray]) -> NDArray[np.float64]:
+    out = np.full((len(rows), max(map(len, rows))), np.nan)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out

@@ -1,0 +1,125 @@
+"""How alike two sets of features are: HSIC, CKA, mutual neighbours. Pure functions of tensors.
+
+    K = X X',  K^ = U-centred K,  HSIC_1(K, L) = <K^, L^> / (m (m - 3))      (Song et al. 2012; Székely & Rizzo 2014)
+    CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))                           (Kornblith et al. 2019; Nguyen et al. 2020)
+
+Features are centred first. HSIC does not change by that, but float32 does: features that share a large mean (norms with
+a bias, ReLU, registers) lose all their digits in the Gram matrix otherwise.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+SLICE = 1 << 16  # features that are centred and multiplied at a time
+
+
+def gram(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
+    """The Gram matrix of centred features in float64, summed from slices that are multiplied in the type of x.
+
+    Slices keep the sums of float32 products short (they are exact to about 1e-7), and share one scratch for the centred
+    copy: to write that anew for every layer would cost as much as the product.
+    """
+    m, p = x.shape
+    total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
+    scratch, out = x.new_empty(m * min(SLICE, p)), x.new_empty(m, m)
+    mean = x.mean(0)
+    for start in range(0, p, SLICE):
+        part = x[:, start : start + SLICE]
+        centred = scratch[: part.numel()].view(part.shape)
+        torch.sub(part, mean[start : start + SLICE], out=centred)
+        total += product(centred, out)
+    return total
+
+
+def product(x: Float[Tensor, "m p"], out: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """X X' into `out`. It is symmetric, so three quarters of it are computed; one block is a mirror image."""
+    half = len(x) // 2
+    if half < 32:
+        return torch.mm(x, x.mT, out=out)
+    torch.mm(x[:half], x.mT, out=out[:half])
+    out[half:, half:] = x[half:] @ x[half:].mT
+    out[half:, :half] = out[:half, half:].mT
+    return out
+
+
+def u_center(gram: Float[Tensor, "*l m m"]) -> Float[Tensor, "*l m m"]:
+    """U-centred Gram matrices: <u_center(K), u_center(L)> / m(m-3) is the unbiased HSIC_1.
+
+    >>> import torch
+    >>> x = torch.rand(5, 2)
+    >>> k = sl.u_center(x @ x.mT)
+    >>> k.sum(0).abs().max().item() < 1e-5, k.diagonal().any().item()
+    (True, False)
+    """
+    m = gram.shape[-1]
+    if m < 4:
+        raise ValueError(f"The unbiased HSIC needs at least 4 rows; got {m}.")
+    off = 1 - torch.eye(m, dtype=gram.dtype, device=gram.device)
+    k = gram * off
+    rows = k.sum(-1, keepdim=True) / (m - 2)
+    whole = k.sum((-1, -2), keepdim=True) / ((m - 1) * (m - 2))
+    return (k - rows - rows.mT + whole) * off
+
+
+def _checked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    if x.ndim < 2 or y.ndim < 2 or len(x) != len(y):
+        raise ValueError(f"Two sets of features of the same rows are needed; got {tuple(x.shape)}, {tuple(y.shape)}.")
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise ValueError("The features hold NaN or infinite values.")
+    return x.flatten(1).double(), y.flatten(1).double()
+
+
+def hsic(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
+    """HSIC of the linear kernels of two sets of features, rows first: unbiased HSIC_1, or the biased HSIC_0.
+
+    >>> import torch
+    >>> x = torch.tensor([[1., 0], [0, 1], [1, 1], [2, 0], [0, 2], [2, 1]])
+    >>> y = torch.tensor([[1.], [2], [3], [4], [5], [7]])
+    >>> round(sl.hsic(x, y), 7), round(sl.hsic(x, y, biased=True), 7)
+    (0.1111111, 1.1777778)
+    """
+    x, y = _checked(x, y)
+    k, l = gram(x), gram(y)
+    m = len(k)
+    if biased:  # centred features have centred Gram matrices
+        if m < 2:
+            raise ValueError(f"The biased HSIC needs at least 2 rows; got {m}.")
+        return ((k * l).sum() / (m - 1) ** 2).item()
+    return ((u_center(k) * u_center(l)).sum() / (m * (m - 3))).item()
+
+
+def linear_cka(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
+    """CKA of two sets of features, rows first. Unbiased: about 0 for unrelated features, and it may be below 0.
+
+    >>> import torch
+    >>> x = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
+    >>> round(sl.linear_cka(x, 3 * x + 1000), 4), abs(sl.linear_cka(x, x.flip(0))) < 0.2
+    (1.0, True)
+    """
+    scale = hsic(x, x, biased=biased) * hsic(y, y, biased=biased)
+    return hsic(x, y, biased=biased) / scale**0.5 if scale > 0 else float("nan")
+
+
+def neighbours(gram: Float[Tensor, "*l m m"], k: int) -> Float[Tensor, "*l m m"]:
+    """1 where column j is one of the k nearest rows of row i, from the Gram matrix alone; 0 elsewhere."""
+    square = gram.diagonal(dim1=-2, dim2=-1)
+    distance = square[..., :, None] + square[..., None, :] - 2 * gram
+    distance.diagonal(dim1=-2, dim2=-1).fill_(float("inf"))
+    nearest = distance.topk(k, largest=False).indices
+    return torch.zeros_like(gram, dtype=torch.float32).scatter_(-1, nearest, 1.0)
+
+
+def mutual_knn(x: Tensor, y: Tensor, *, k: int = 10) -> float:
+    """Share of the k nearest neighbours that a row has in both sets of features (Huh et al. 2024); chance: k / (m - 1).
+
+    >>> import torch
+    >>> x = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
+    >>> sl.mutual_knn(x, x + 5), sl.mutual_knn(x, x.flip(0)) < 0.4
+    (1.0, True)
+    """
+    x, y = _checked(x, y)
+    if not 0 < k < len(x):
+        raise ValueError(f"k lies between 1 and {len(x) - 1}, the other rows there are; got {k}.")
+    both = neighbours(gram(x), k) * neighbours(gram(y), k)
+    return (both.sum() / (k * len(x))).item()

@@ -1,0 +1,118 @@
+"""`sightline look` and `sightline compare`: every analysis that applies, one file each, one table."""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+import sightline as sl
+from sightline.cli.shell import show, text, verb
+
+FOLDER = click.Path(file_okay=False)
+
+
+def options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What both verbs ask."""
+    for option in (
+        click.option("--seed", default=0, show_default=True, help="Of samples and random draws."),
+        click.option("--num", default=256, show_default=True, help="Pictures; analyses that keep maps take fewer."),
+        click.option("--split", default=None, help="Which split of DATA, where there are several."),
+        click.option("--size", default=None, type=int, help="Side of the pictures, for a model built by name."),
+        click.option("--only", default=None, help="Names of analyses, with commas between."),
+        click.option("--out", required=True, type=FOLDER, help="Folder for the results; finished ones are kept."),
+    ):
+        function = option(function)
+    return function
+
+
+@verb
+@click.argument("model")
+@click.argument("data")
+@options
+def look(
+    model: str,
+    data: str,
+    out: str,
+    only: str | None,
+    size: int | None,
+    split: str | None,
+    num: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Look at MODEL on DATA: every analysis that applies, one file each in --out.
+
+    MODEL is a file of weights, a run folder, a name from the zoo, or the name of a variant, which is untrained.
+    """
+    rows = sl.look(opened(model, size), pictures(data, split), out, only=names(only), n=num, seed=seed)
+    tell(rows, as_json, f"{model} on {data}, results in {out}")
+
+
+@verb
+@click.argument("a")
+@click.argument("b")
+@click.argument("data")
+@options
+def compare(
+    a: str,
+    b: str,
+    data: str,
+    out: str,
+    only: str | None,
+    size: int | None,
+    split: str | None,
+    num: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Compare the models A and B on DATA: CKA of all layers, and what is worth having side by side."""
+    models = opened(a, size), opened(b, size)
+    rows = sl.compare(*models, pictures(data, split), out, only=names(only), n=num, seed=seed)
+    tell(rows, as_json, f"{a} and {b} on {data}, results in {out}")
+
+
+def opened(name: str, size: int | None) -> Any:
+    """Weights where there are any; a variant's bare name gives an untrained model, and says so."""
+    if name in sl.names():
+        click.echo(f"{name} is a variant without weights: it is built untrained.", err=True)
+        return (sl.build(name, classes=10, size=size) if size else sl.build(name, classes=10)).eval()
+    return sl.load(name, size=size)
+
+
+def pictures(where: str, split: str | None) -> sl.Dataset:
+    """The dataset; of what has a test split, that one."""
+    if split is None and where.startswith("scenes/"):
+        split = "test"
+    return sl.dataset(where, split=split)
+
+
+def names(only: str | None) -> list[str]:
+    return [name for name in re.split(r"[,\s]+", only or "") if name]
+
+
+def tell(rows: list[sl.Looked], as_json: bool, title: str) -> None:
+    """One row per analysis; exit 0 only if all that was asked for is there."""
+    if as_json:
+        show([asdict(row) for row in rows], True)
+    else:
+        table = [
+            {
+                "analysis": row.name,
+                "state": row.state,
+                "s": row.seconds or None,
+                "numbers": row.why or told(row.numbers),
+            }
+            for row in rows
+        ]
+        show(table, False, title=title)
+    if not all(row.ok for row in rows):
+        sys.exit(1)
+
+
+def told(numbers: dict[str, float | None] | None) -> str:
+    """The first few numbers of a summary; the file has them all."""
+    few = list((numbers or {}).items())[:3]
+    return "; ".join(f"{name} {text(value) or 'undefined'}" for name, value in few)

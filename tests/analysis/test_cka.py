@@ -1,0 +1,283 @@
+"""CKA: the laws of the measure, the streaming of it, and what it does with bad input (E12)."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sightline as sl
+
+X = torch.tensor([[1.0, 0], [0, 1], [1, 1], [2, 0], [0, 2], [2, 1]])
+Y = torch.tensor([[1.0], [2], [3], [4], [5], [7]])
+
+
+def features(seed, rows=40, wide=30):
+    return torch.randn(rows, wide, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_oracles():
+    """paper-facts 4.2, to the digits given."""
+    assert sl.hsic(X, Y, biased=True) == pytest.approx(1.1777778, abs=5e-8)
+    assert sl.hsic(X, X, biased=True) == pytest.approx(1.2811111, abs=5e-8)
+    assert sl.hsic(Y, Y, biased=True) == pytest.approx(21.7777778, abs=5e-8)
+    assert sl.linear_cka(X, Y, biased=True) == pytest.approx(0.2229786, abs=5e-8)
+    assert sl.hsic(X, Y) == pytest.approx(0.1111111, abs=5e-8)
+    assert sl.hsic(X, X) == pytest.approx(0.9888889, abs=5e-8)
+    assert sl.hsic(Y, Y) == pytest.approx(16.3333333, abs=5e-8)
+    assert sl.linear_cka(X, Y) == pytest.approx(0.0276469, abs=5e-8)
+
+
+def song(k, l):
+    """The formula as Song et al. write it."""
+    n = len(k)
+    k, l = k - torch.diag(k.diagonal()), l - torch.diag(l.diagonal())
+    one = torch.ones(n, dtype=k.dtype)
+    cross = (one @ k @ one) * (one @ l @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ k @ l @ one)
+    return ((k @ l).trace() + cross) / (n * (n - 3))
+
+
+@given(seed=st.integers(0, 1000), rows=st.integers(4, 80), wide=st.integers(1, 40))
+def test_u_centring_is_songs_formula(seed, rows, wide):
+    x, y = features(seed, rows, wide), features(seed + 1, rows, wide)
+    want = song(x @ x.mT, y @ y.mT)
+    assert sl.hsic(x, y) == pytest.approx(want.item(), abs=1e-9 * wide)
+
+
+@given(seed=st.integers(0, 1000), scale=st.floats(0.01, 100), shift=st.floats(-1e3, 1e3))
+def test_invariances(seed, scale, shift):
+    x, y = features(seed), features(seed + 1) + features(seed)
+    turn = torch.linalg.qr(features(seed + 2, 30, 30)).Q
+    want = sl.linear_cka(x, y)
+    assert sl.linear_cka(x, x) == pytest.approx(1)
+    assert sl.linear_cka(y, x) == pytest.approx(want)
+    assert sl.linear_cka(x @ turn * scale + shift, y) == pytest.approx(want, abs=1e-9)
+    assert abs(sl.linear_cka(x * torch.linspace(0.01, 10, 30), y) - want) > 1e-3  # a general linear map changes it
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shift", [0.0, 3.0, 30.0, 1e3])
+def test_a_shared_mean_changes_nothing(dtype, shift):
+    from sightline.analysis.similarity import gram, u_center
+
+    x = features(0, 128, 400)
+    y = x @ features(1, 400, 300) / 20
+
+    def cka(x, y):
+        k, l = u_center(gram(x.to(dtype))).flatten(), u_center(gram(y.to(dtype))).flatten()
+        return (k @ l / (k.norm() * l.norm())).item()
+
+    assert cka(x + shift, y - 2 * shift) == pytest.approx(cka(x, y), abs=1e-5 if dtype == torch.float32 else 1e-10)
+
+
+def test_unrelated_features_are_unlike_only_without_bias():
+    draws = [(features(2 * i, 32, 20), features(2 * i + 1, 32, 20)) for i in range(300)]
+    unbiased = np.array([sl.linear_cka(x, y) for x, y in draws])
+    biased = np.mean([sl.linear_cka(x, y, biased=True) for x, y in draws])
+    assert biased == pytest.approx(0.389, abs=0.01)
+    assert abs(unbiased.mean()) < 3 * unbiased.std() / 300**0.5 + 0.005
+    assert (unbiased < 0).any()  # nothing is clamped
+
+
+@given(seed=st.integers(0, 100), shift=st.floats(-100, 100), scale=st.floats(0.1, 10))
+def test_mutual_neighbours(seed, shift, scale):
+    x, y = features(seed), features(seed + 1)
+    assert sl.mutual_knn(x, scale * x + shift, k=5) == 1
+    assert sl.mutual_knn(x, y, k=5) == sl.mutual_knn(y, x, k=5)
+    assert sl.mutual_knn(x, y, k=39) == 1  # all the others
+
+
+def test_refused():
+    with pytest.raises(ValueError, match="at least 4 rows"):
+        sl.hsic(X[:3], Y[:3])
+    with pytest.raises(ValueError, match="same rows"):
+        sl.linear_cka(X, Y[:4])
+    with pytest.raises(ValueError, match="NaN"):
+        sl.linear_cka(X * torch.nan, Y)
+    with pytest.raises(ValueError, match="k lies between"):
+        sl.mutual_knn(X, Y, k=6)
+    assert np.isnan(sl.linear_cka(X, torch.ones(6, 2)))
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return sl.build("vit-nano4", classes=10, depth=3)
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    return sl.build("bit-nano", classes=10)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return sl.dataset("scenes/objects", num=96, size=32)
+
+
+def test_streamed_equals_features_held_at_once(vit, cnn, pictures):
+    found = sl.cka(vit, cnn, pictures, layers="blocks", batch=96)
+    images = torch.cat([x for x, _ in pictures.batches(vit.image, batch=96)])
+    with torch.no_grad(), sl.record(vit, *found.rows) as a, sl.record(cnn, *found.columns) as b:
+        vit(images), cnn(images)
+    for i, row in enumerate(found.rows):
+        for j, column in enumerate(found.columns):
+            x, y = a[row].flatten(1), b[column].flatten(1)
+            assert found.similarity[i, j] == pytest.approx(sl.linear_cka(x, y), abs=1e-5)
+            assert found.knn[i, j] == pytest.approx(sl.mutual_knn(x, y, k=10), abs=0.02)
+
+
+def test_within_one_model(vit, pictures):
+    found = sl.cka(vit, None, pictures, batch=32)
+    assert found.rows == found.columns
+    assert len(found.rows) == 3 * 6 + 2  # Raghu et al.: about six per block
+    np.testing.assert_allclose(found.similarity, found.similarity.T, atol=1e-12)
+    np.testing.assert_allclose(found.similarity.diagonal(), 1, atol=1e-12)
+    np.testing.assert_allclose(found.knn.diagonal(), 1)
+    again = sl.cka(vit, vit, pictures, batch=32)
+    np.testing.assert_array_equal(again.similarity, found.similarity)
+    assert found.how["n"] == 96
+
+
+def test_stable_over_batch_sizes_and_orders():
+    """A known pair of layers: the unbiased value stays, whatever the batch; the order of pictures does not matter."""
+    vit = sl.build("vit-nano4", classes=0, depth=2)
+    data = sl.dataset("scenes/objects", num=1024, size=32)
+    values = [
+        sl.cka(vit, None, data, layers="blocks", tokens="gap", batch=b).similarity[0, 1] for b in (64, 128, 512, 1024)
+    ]
+    assert max(values) - min(values) < 0.01
+    mixed = sl.cka(vit, None, data, layers="blocks", tokens="gap", batch=512, n=1024, seed=5)
+    assert mixed.similarity[0, 1] == pytest.approx(values[2], abs=0.01)
+    whole = sl.cka(
+        vit, None, data.subset(indices=np.arange(1024)[::-1].copy()), layers="blocks", tokens="gap", batch=1024
+    )
+    assert whole.similarity[0, 1] == pytest.approx(values[3], abs=1e-6)
+
+
+def test_repeats_give_a_band(vit, cnn, pictures):
+    found = sl.cka(vit, cnn, pictures, layers="blocks", batch=24, n=72, repeats=4, seed=3)
+    assert (found.band > 0).all()
+    whole = sl.cka(vit, cnn, pictures, layers="blocks", batch=96)
+    inside = np.abs(whole.similarity - found.similarity) < 3 * found.band + 0.05
+    assert inside.mean() > 0.8
+    assert np.isnan(whole.band).all()
+    again = sl.cka(vit, cnn, pictures, layers="blocks", batch=24, n=72, repeats=4, seed=3)
+    np.testing.assert_array_equal(again.similarity, found.similarity)
+
+
+@pytest.mark.parametrize("tokens", ["all", "cls", "patches", "gap", 5])
+def test_token_choices(vit, pictures, tokens):
+    found = sl.cka(vit, None, pictures, layers="blocks", tokens=tokens, batch=96)
+    images = torch.cat([x for x, _ in pictures.batches(vit.image, batch=96)])
+    with torch.no_grad(), sl.record(vit, *found.rows) as tape:
+        vit(images)
+    pick = {
+        "all": lambda t: t,
+        "cls": lambda t: t[:, 0],
+        "patches": lambda t: t[:, 1:],
+        "gap": lambda t: t[:, 1:].mean(1),
+        5: lambda t: t[:, 6],
+    }[tokens]
+    want = sl.linear_cka(pick(tape[found.rows[0]]), pick(tape[found.rows[1]]))
+    assert found.similarity[0, 1] == pytest.approx(want, abs=1e-5)
+
+
+def test_what_is_undefined_has_a_reason(vit, cnn, pictures):
+    found = sl.cka(vit, cnn, pictures, layers=("all", "blocks"), tokens=("cls", "gap"), batch=48)
+    assert "same for every picture" in found.reasons["encoder_input"]  # the class token has seen nothing yet
+    assert np.isnan(found.similarity[0]).all()
+    assert np.isfinite(found.similarity[-1]).all()
+    none = sl.cka(vit, cnn, pictures, layers="blocks", tokens="cls", batch=48)
+    assert all("no class token" in none.reasons[c] for c in none.columns)
+    assert np.isnan(none.similarity).all()
+
+
+def test_a_last_batch_under_four_is_dropped_with_notice(vit, pictures, caplog):
+    found = sl.cka(vit, None, pictures.subset(indices=np.arange(35)), layers="blocks", batch=16)
+    assert found.how["n"] == 32
+    assert found.how["dropped"] == 3
+    assert "fewer than 4" in caplog.text
+    with pytest.raises(ValueError, match="at least 4"):
+        sl.cka(vit, None, pictures.subset(indices=[0, 1, 2]), batch=16)
+
+
+def test_each_model_prepares_its_own_pictures(pictures):
+    small, large = sl.build("vit-nano4", classes=0, depth=1), sl.build("bit-nano", classes=0, size=64)
+    found = sl.cka(small, large, pictures, layers="blocks", batch=32)
+    assert np.isfinite(found.similarity).all()
+    bytes_ = np.stack([pictures[i][0] for i in range(32)])
+    for data in (bytes_, list(bytes_), (picture for picture in bytes_), torch.from_numpy(bytes_).permute(0, 3, 1, 2)):
+        other = sl.cka(small, large, data, layers="blocks", batch=32)
+        want = sl.cka(small, large, pictures.subset(indices=np.arange(32)), layers="blocks", batch=32)
+        np.testing.assert_allclose(other.similarity, want.similarity, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": "mean"}, "tokens is"),
+        ({"tokens": True}, "tokens is"),
+        ({"layers": "nothing.*"}, "matches 'nothing"),
+        ({"layers": []}, "layers is empty"),
+        ({"batch": 0}, "batch is"),
+        ({"repeats": 0}, "repeats is"),
+        ({"n": -1}, "n is"),
+        ({"data": []}, "no pictures"),
+        ({"data": 5}, "Pictures come as"),
+        ({"data": torch.rand(5, 3, 16, 16)}, "Prepared pictures"),
+        ({"data": torch.full((8, 3, 32, 32), torch.nan)}, "NaN"),
+        ({"data": np.zeros((5, 32, 32))}, "four dimensions"),
+        ({"data": iter(torch.rand(8, 3, 32, 32)), "repeats": 2}, "only once"),
+        ({"b": "vit-b16"}, "A model is expected"),
+    ],
+)
+def test_errors_say_what_to_do(vit, pictures, change, message):
+    settings = {"b": None, "data": pictures, "layers": "blocks", **change}
+    with pytest.raises(ValueError, match=message):
+        sl.cka(vit, settings.pop("b"), settings.pop("data"), **settings)
+
+
+def hooks(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def test_nothing_stays_behind_after_an_exception(vit, cnn):
+    vit.train()
+
+    def broken():
+        yield from torch.rand(40, 3, 32, 32)
+        raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        sl.cka(vit, cnn, broken(), batch=8)
+    assert hooks(vit) == hooks(cnn) == 0
+    assert vit.training
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    vit.eval()
+
+
+def test_memory_does_not_grow_with_pictures(vit):
+    def peak(count):
+        stream = (np.full((32, 32, 3), i % 251, np.uint8) for i in range(count))
+        gc.collect()
+        tracemalloc.start()
+        sl.cka(vit, None, stream, layers="blocks", batch=16)
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top
+
+    peak(64)
+    assert peak(640) < 1.2 * peak(64) + 50_000
+
+
+def test_saved_and_loaded(vit, pictures, tmp_path):
+    found = sl.cka(vit, None, pictures, layers="blocks", batch=32)
+    again = sl.Result.load(found.save(tmp_path / "cka.npz"))
+    np.testing.assert_array_equal(again.similarity, found.similarity)
+    assert again.rows == found.rows
+    assert again.how == found.how
+    assert again.summary().keys() == found.summary().keys()

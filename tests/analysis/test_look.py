@@ -1,0 +1,91 @@
+"""Looking and comparing: everything that applies, one file each, taken up again, honest about the rest."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import sightline as sl
+from tests import peers
+
+
+@pytest.fixture(scope="module")
+def data():
+    return sl.dataset("scenes/objects", split="test", num=24, size=32)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return peers.fill(sl.build("vit-nano4", classes=20, depth=2), std=0.1)
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    return peers.fill(sl.build("bit-nano", classes=20), std=0.1)
+
+
+def states(rows):
+    return {row.name: row.state for row in rows}
+
+
+def test_look_at_a_vit_and_again(vit, data, tmp_path):
+    rows = sl.look(vit, data, tmp_path, n=16)
+    assert set(states(rows).values()) == {"done"}, rows
+    for row in rows:
+        found = sl.Result.load(tmp_path / row.path)
+        assert found.caption
+        assert found.summary().keys() == row.numbers.keys()
+    assert len(json.loads((tmp_path / "summary.json").read_text())) == len(rows)
+    (tmp_path / "residual.npz").unlink()
+    (tmp_path / "cka.npz").write_bytes(b"half a file")
+    again = states(sl.look(vit, data, tmp_path, n=16))
+    assert {name for name, state in again.items() if state == "done"} == {"residual", "cka"}
+    assert set(states(sl.look(vit, data, tmp_path, n=12, only=["positions", "residual"])).values()) == {"done"}
+
+
+def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
+    rows = {row.name: row for row in sl.look(cnn, data, tmp_path, n=8)}
+    apart = {name for name, row in rows.items() if row.state == "does not apply"}
+    rollouts = {"rollout", "rollout-identity", "rollout-gradient"}
+    assert apart == rollouts | {"attention-distance", "attention-maps", "what-if", "positions"}
+    assert all(rows[name].why for name in apart)
+    assert all(row.state == "done" for name, row in rows.items() if name not in apart)
+
+
+def test_compare(vit, cnn, data, tmp_path):
+    rows = sl.compare(vit, cnn, data, tmp_path, n=12)
+    found = states(rows)
+    assert found["cka"] == found["head-subsets"] == found["by-block"] == "done"
+    assert found["attention-distance-b"] == "does not apply"
+    assert "failed" not in found.values()
+    other = states(sl.compare(vit, vit, data, tmp_path / "same", n=24, only=["head-subsets", "cka"]))
+    assert other == {"cka": "done", "head-subsets": "does not apply"}
+
+
+def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
+    model = peers.fill(sl.build("vit-nano4", classes=5, depth=2), std=0.1)
+    model.blocks[1].attn.forward = lambda x: x  # attends to nothing
+    rows = {r.name: r for r in sl.look(model, data, tmp_path, n=8, only=["attention-distance", "patch-filters"])}
+    assert rows["attention-distance"].state == "failed"
+    assert "Expected 2 attention taps, got 1" in rows["attention-distance"].why
+    assert rows["patch-filters"].state == "done"
+
+
+def test_other_libraries(data, tmp_path):
+    timm = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=5)
+    rows = sl.look(peers.fill(timm, std=0.1), data, tmp_path / "a", n=8)
+    assert set(states(rows).values()) == {"done"}, rows
+    resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(64, 64)))
+    rows = sl.look(resnet, data, tmp_path / "b", n=8)
+    assert "failed" not in states(rows).values(), rows
+
+
+def test_errors(vit, data, tmp_path):
+    with pytest.raises(ValueError, match="no analysis 'magic'"):
+        sl.look(vit, data, tmp_path, only=["magic"])
+    with pytest.raises(ValueError, match="A Dataset is expected"):
+        sl.look(vit, torch.rand(4, 3, 32, 32), tmp_path)
+    with pytest.raises(ValueError, match="n is"):
+        sl.look(vit, data, tmp_path, n=0)
+    assert np.isfinite(sl.look(vit, data, tmp_path, n=3, only=["cka", "neighbours"])[1].numbers["neighbours"])

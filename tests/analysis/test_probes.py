@@ -1,0 +1,50 @@
+"""Probes by layer and token: the measuring room's numbers, arranged as in the paper."""
+
+import numpy as np
+import pytest
+import torch
+
+import sightline as sl
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return [sl.dataset("scenes/shape", split, num=num, size=32) for split, num in (("train", 60), ("test", 40))]
+
+
+def test_the_five_curves(parts):
+    twins = {"CLS": sl.build("vit-nano4", depth=2), "GAP": sl.build("vit-nano4", depth=3, pool="gap")}
+    twins["CNN"] = sl.build("bit-nano")
+    found = sl.layer_probes(twins, *parts, shots=3)
+    assert found.accuracy.shape == (6, 3)
+    both = [sl.extract(twins["CLS"], part, layers="blocks", tokens="gap") for part in parts]
+    np.testing.assert_allclose(found.accuracy[1, :2], sl.probe(*both, shots=3).mean)
+    assert np.isnan(found.accuracy[1, 2])
+    with pytest.raises(ValueError, match="no model"):
+        sl.layer_probes({}, *parts)
+
+
+def test_closed_form_is_least_squares(parts):
+    """The probe equals lstsq on the same standardised features with the ridge written as extra rows."""
+    model = sl.build("vit-nano4", depth=1)
+    train, test = (sl.extract(model, part, layers="blocks", tokens="gap") for part in parts)
+    x = train.features.double()
+    mean, std = x.mean(0), x.std(0, correction=0) + 1e-5
+    wide = [torch.cat([(f.features.double() - mean) / std, torch.full((len(f), 1), 100.0)], 1) for f in (train, test)]
+    y = torch.nn.functional.one_hot(torch.from_numpy(train.labels), len(train.classes)).double() * 2 - 1
+    rows = torch.cat([wide[0], 2.0**5 * torch.eye(wide[0].shape[1])])  # the root of l2 = 2**10
+    weights = torch.linalg.lstsq(rows, torch.cat([y, torch.zeros(len(rows) - len(y), y.shape[1])])).solution
+    want = ((wide[1] @ weights).argmax(1).numpy() == test.labels).mean()
+    found = sl.layer_probes(model, *parts, shots=None)
+    assert found.accuracy[found.curves.index("model; mean of patches"), 0] == pytest.approx(want)
+
+
+def test_maps_of_tokens(parts):
+    model = sl.build("vit-nano4", patch=16, depth=2)
+    found = sl.token_probes(model, *parts, shots=3)
+    assert found.layers == ("blocks.0.mlp_sum", "blocks.1.mlp_sum")
+    assert found.per_token.shape == (2, 5)
+    np.testing.assert_allclose(found.mean, found.per_token[:, 1:].mean(1))
+    assert sl.token_probes(sl.build("bit-nano"), *parts, layers="blocks", shots=3).layers
+    with pytest.raises(ValueError, match="blocks 0 to 1 only"):
+        sl.token_probes(model, *parts, layers=(7,))

@@ -1,0 +1,79 @@
+"""Skip against branch: laws of the measure, and what it says about models whose answer is known (E23)."""
+
+import numpy as np
+import pytest
+import torch
+
+import sightline as sl
+from tests import peers
+
+
+@pytest.mark.parametrize("factor", [0.1, 2.0, 30.0])
+def test_a_scaled_branch_scales_the_ratio(factor):
+    """Norm ratio of a branch scaled by a is ratio / a."""
+    z, f = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    one, other = sl.skip_against_branch(z, f), sl.skip_against_branch(z, factor * f)
+    torch.testing.assert_close(other[0] * factor, one[0])
+    torch.testing.assert_close(other[1], one[1])
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(6, 3, 32, 32)
+
+
+def test_a_model_equals_its_recorded_tensors(images):
+    model = peers.fill(sl.build("vit-nano4", classes=5, layer_scale=0.1), std=0.1)
+    found = sl.residual_study(model, images, batch=4)
+    with torch.no_grad(), sl.record(model, "blocks.*.attn_skip", "blocks.*.attn_branch", "blocks.*.attn_sum") as tape:
+        model(images)
+    want = sl.skip_against_branch(tape["blocks.2.attn_skip"], tape["blocks.2.attn_branch"]).mean(1)
+    np.testing.assert_allclose(found.per_token[:, 4], want, rtol=1e-5)
+    np.testing.assert_allclose(found.class_token[:, 4], want[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(found.ratio[4], want[0, 1:].mean(), rtol=1e-5)
+    torch.testing.assert_close(
+        torch.cosine_similarity(tape["blocks.2.attn_skip"], tape["blocks.2.attn_sum"], dim=-1).mean(0).double(),
+        torch.from_numpy(found.per_token[2, 4]),
+        atol=1e-5,
+        rtol=0,
+    )
+    assert list(found.of("mlp")) == [1, 3, 5, 7, 9, 11]
+
+
+def test_layer_scale_is_part_of_the_branch(images):
+    model = peers.fill(sl.build("vit-nano4", classes=5, depth=1, layer_scale=0.1), std=0.1)
+    before = sl.residual_study(model, images)
+    with torch.no_grad():
+        model.blocks[0].attn_scale.gamma.mul_(3)
+    after = sl.residual_study(model, images)
+    np.testing.assert_allclose(after.per_token[0, 0] * 3, before.per_token[0, 0], rtol=1e-5)
+
+
+def test_families(images):
+    cnn = sl.residual_study(sl.build("bit-nano", classes=5), images)
+    assert cnn.per_token.shape == (3, 3, 0)
+    assert np.isfinite(cnn.ratio).all()
+    assert np.isnan(cnn.class_token).all()
+    hybrid = sl.residual_study(sl.build("r8-vit-nano4", classes=5), images)
+    assert set(hybrid.sublayers) == {"convolution", "attention", "mlp"}
+    assert any("adds nothing" in reason for reason in hybrid.reasons.values())  # units start as their shortcut
+    gap = sl.residual_study(sl.build("vit-nano4", classes=5, pool="gap"), images)
+    assert np.isnan(gap.class_token).all()
+    assert gap.per_token.shape[2] == 64
+
+
+def test_other_libraries(images):
+    model = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=5)
+    found = sl.residual_study(model, images)
+    assert found.per_token.shape == (3, 4, 17)
+    assert np.isfinite(found.per_token).all()
+    net = peers.torchvision.models.resnet18(num_classes=5)
+    with pytest.raises(ValueError, match="does not say what is added"):
+        sl.residual_study(sl.adopt(net, image=sl.ImageSpec(size=(32, 32))), images)
+
+
+def test_a_block_without_skips_has_no_ratio(images):
+    found = sl.residual_study(sl.build("vit-nano4", classes=5, no_skip=(1,)), images)
+    assert np.isnan(found.ratio[2:4]).all()
+    assert np.isfinite(found.ratio[[0, 1, 4, 5]]).all()
+    assert "no skip connection" in found.reasons["blocks.1.attn_sum"]

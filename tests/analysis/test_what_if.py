@@ -1,0 +1,128 @@
+"""Switching parts off equals building the model without them, and leaves nothing behind; head subsets."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import sightline as sl
+from sightline.analysis.subject import observed, subject
+from sightline.analysis.switches import Switch, switched_off
+from tests import peers
+from tests.analysis.test_attention import hf_model, timm_model, torchvision_model
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return peers.fill(sl.build("vit-nano4", classes=10, depth=3), std=0.1)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(5, 3, 32, 32)
+
+
+def without(model, text, images):
+    s = subject(model)
+    with observed(s), switched_off(s, Switch.parse(text, s)):
+        return s.model(images)
+
+
+def test_a_skip_switched_off_is_a_model_built_without_it(vit, images):
+    built = sl.build("vit-nano4", classes=10, depth=3, no_skip=(1,))
+    built.load_state_dict(vit.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(without(vit, "skip 1", images), built(images))
+
+
+def test_a_block_switched_off_is_a_model_without_it(vit, images):
+    built = sl.build("vit-nano4", classes=10, depth=2)
+    state = {k: v for k, v in vit.state_dict().items() if not k.startswith("blocks.1.")}
+    built.load_state_dict({k.replace("blocks.2.", "blocks.1."): v for k, v in state.items()})
+    with torch.no_grad():
+        torch.testing.assert_close(without(vit, "block 1", images), built(images))
+
+
+def test_a_head_switched_off_is_a_model_whose_weights_are_zero_there(vit, images):
+    built = sl.build("vit-nano4", classes=10, depth=3)
+    built.load_state_dict(vit.state_dict())
+    with torch.no_grad():
+        built.blocks[2].attn.out.weight[:, 16:32] = 0  # head 1, 16 wide
+        torch.testing.assert_close(without(vit, "head 2.1", images), built(images))
+
+
+def test_a_token_switched_off_is_never_seen(vit, images):
+    other = images.clone()
+    other[:, :, 4:8, 8:12] = 7.0  # patch 10
+    torch.testing.assert_close(without(vit, "token 10", images), without(vit, "token 10", other))
+    assert not torch.allclose(without(vit, "token 11", images), without(vit, "token 11", other))
+
+
+@pytest.mark.parametrize("make", [timm_model, hf_model, torchvision_model])
+def test_other_libraries(make, images):
+    theirs = peers.fill(make(), std=0.1).eval()
+    adopted = sl.adopt(theirs, image=sl.ImageSpec(size=(32, 32)))
+    ours = sl.load(theirs.state_dict() | {}, size=32, heads=adopted.config.heads)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), adopted(images), atol=1e-5, rtol=1e-4)
+    for text in ("block 1", "skip 2", "head 0.2", "token 3"):
+        torch.testing.assert_close(without(adopted, text, images), without(ours, text, images), atol=1e-4, rtol=1e-3)
+
+
+def test_the_study(vit):
+    data = sl.dataset("scenes/objects", num=40, size=32)
+    off = ["block 1", "skip 2", "head 2.0", "token 9"]
+    found = sl.what_if(vit, data, off, batch=18)
+    whole = torch.cat([vit(x).argmax(1) for x, _ in data.batches(vit.image, batch=40)])
+    assert found.whole == pytest.approx((whole.numpy() == data.labels).mean())
+    np.testing.assert_allclose(found.similarity[:3, 0], 1, atol=1e-6)  # nothing happened yet in block 0
+    assert np.isnan(found.similarity[0, 1])  # a block that is off has no output of its own
+    assert found.similarity[0, 2] < 0.999
+    assert found.similarity[1, 2] < 0.999
+    assert ((found.agreement >= 0) & (found.agreement <= 1)).all()
+    unlabelled = sl.what_if(vit, torch.rand(6, 3, 32, 32), "head 0.0")
+    assert np.isnan(unlabelled.whole)
+    assert np.isfinite(unlabelled.agreement).all()
+
+
+def test_nothing_stays_behind(vit, images):
+    fused = F.scaled_dot_product_attention
+    s = subject(sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32))))
+    for text in ("block 0", "skip 0", "head 0.0", "token 0"):
+        with pytest.raises(RuntimeError, match="stop"), switched_off(s, Switch.parse(text, s)):
+            raise RuntimeError("stop")
+    assert F.scaled_dot_product_attention is fused
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in s.model.modules())
+    before = vit(images)
+    sl.what_if(vit, images, ["skip 1", "block 0", "head 0.0"])
+    assert torch.equal(vit(images), before)
+
+
+@pytest.mark.parametrize("off", ["block", "block 3", "head 0", "head 0.4", "token 64", "everything", "", 3])
+def test_errors(vit, images, off):
+    with pytest.raises(ValueError, match=r"block 3|has |Nothing"):
+        sl.what_if(vit, images, [off] if off else [])
+    with pytest.raises(ValueError, match="no Transformer"):
+        sl.what_if(sl.build("bit-nano"), images, "block 0")
+
+
+def test_head_subsets():
+    vit, cnn = peers.fill(sl.build("vit-nano4", classes=0), std=0.2), sl.build("bit-nano", classes=0)
+    data = sl.dataset("scenes/objects", num=48, size=32)
+    found = sl.head_subsets(vit, cnn, data, size=2, block=1, batch=48)
+    assert found.subsets[0] == tuple(sorted(np.argsort(sl.attention_distance(vit, data).pixels[1])[:2].tolist()))
+    images = next(iter(data.batches(vit.image, batch=48)))[0]
+    with torch.no_grad(), sl.record(vit, "blocks.1.attn.per_head") as a, sl.record(cnn, found.columns[0]) as b:
+        vit(images), cnn(images)
+    heads = a["blocks.1.attn.per_head"][:, list(found.subsets[2])]
+    assert found.similarity[2, 0] == pytest.approx(sl.linear_cka(heads, b[found.columns[0]]), abs=1e-4)
+    assert (np.diff(found.distance) >= 0).all()
+    whole = sl.head_subsets(vit, cnn, data, size=4, batch=48, layers="blocks")
+    assert whole.similarity.shape == (1, 3)
+    with pytest.raises(ValueError, match="1 to 4 heads"):
+        sl.head_subsets(vit, cnn, data, size=5)
+    with pytest.raises(ValueError, match="no stages"):
+        sl.head_subsets(vit, vit, data)
+    timm = sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32)))
+    resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(32, 32)))
+    assert sl.head_subsets(timm, resnet, data, batch=48).similarity.shape == (3, 4)
