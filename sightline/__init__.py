@@ -74,6 +74,7 @@ from sightline.weights.zoo import Weights, add_weights, zoo
 __version__ = "0.1.0"
 
 __all__ = [
+    "CKA",
     "Arrays",
     "AttentionDistance",
     "AttentionMaps",
@@ -84,7 +85,6 @@ __all__ = [
     "BiT",
     "BiTConfig",
     "BoxProbe",
-    "CKA",
     "Checked",
     "Classification",
     "Correspondence",

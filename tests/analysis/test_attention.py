@@ -180,7 +180,7 @@ def test_everything_is_put_back_after_an_exception():
 def test_missing_taps_are_an_error():
     model = sl.build("vit-nano4", classes=0)
     s = subject(model)
-    model.blocks[2].forward = lambda x: x
+    model.blocks[2].forward = lambda x, rows=None: x
     with pytest.raises(ValueError, match="Expected 6 attention taps, got 5: none in block 2"):
         sl.attention_distance(s, torch.rand(2, 3, 32, 32))
     with pytest.raises(ValueError, match="has no attention"):

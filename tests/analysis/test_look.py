@@ -65,7 +65,7 @@ def test_compare(vit, cnn, data, tmp_path):
 
 def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
     model = peers.fill(sl.build("vit-nano4", classes=5, depth=2), std=0.1)
-    model.blocks[1].attn.forward = lambda x: x  # attends to nothing
+    model.blocks[1].attn.forward = lambda x, rows=None: x  # attends to nothing
     rows = {r.name: r for r in sl.look(model, data, tmp_path, n=8, only=["attention-distance", "patch-filters"])}
     assert rows["attention-distance"].state == "failed"
     assert "Expected 2 attention taps, got 1" in rows["attention-distance"].why
