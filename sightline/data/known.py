@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data import formats
+from sightline.data.errors import FetchError, shown
 from sightline.data.fetch import Package, Remote
 
 Split = tuple[NDArray[np.uint8], NDArray[np.integer]]
@@ -118,8 +120,20 @@ def dsprites_file(folder: Path) -> Path | None:
 
 
 def _extract(archive: Path, into: Path) -> None:
+    """Plain files that stay below `into`; `extractall(filter=...)` would do it, but not every Python 3.11 has that."""
     with tarfile.open(archive) as tar:
-        tar.extractall(into, filter="data")  # refuses absolute paths, links out of the folder, devices
+        for member in tar:
+            target = (into / member.name).resolve()
+            if member.isdir():
+                continue
+            held = tar.extractfile(member) if member.isreg() else None
+            if held is None or not target.is_relative_to(into.resolve()):
+                raise FetchError(
+                    f"{shown(archive)} holds {shown(member.name)}, which is no plain file below its folder."
+                )
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with held, target.open("wb") as file:
+                shutil.copyfileobj(held, file)
 
 
 def _write_list(into: Path, rows: list[tuple[str, str, str]]) -> bool:

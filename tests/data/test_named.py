@@ -19,8 +19,9 @@ import pytest
 from PIL import Image
 
 import sightline as sl
-from sightline.data import fetch, formats, registry
-from sightline.data.fetch import FetchError, Package, Remote
+from sightline.data import fetch, formats, known, registry
+from sightline.data.errors import FetchError
+from sightline.data.fetch import Package, Remote
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
@@ -281,3 +282,17 @@ def test_unknown_names_and_splits(tmp_path):
         sl.dataset("cifar10", split="dev", root=tmp_path)
     with pytest.raises(ValueError, match=r"neither .* known by name"):
         sl.dataset("no-such-thing")
+
+
+@pytest.mark.parametrize("name", ["../out.txt", "/out.txt", "link"])
+def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, name):
+    archive = tmp_path / "a.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        info = tarfile.TarInfo(name)
+        if name == "link":
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info, io.BytesIO(b""))
+    (tmp_path / "into").mkdir()
+    with pytest.raises(FetchError, match="no plain file below its folder"):
+        known._extract(archive, tmp_path / "into")
+    assert not list((tmp_path / "into").iterdir())
