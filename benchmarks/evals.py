@@ -15,15 +15,9 @@ import numpy as np
 import torch
 
 import sightline as sl
-from benchmarks.race import save
+from benchmarks.race import high_water, save
 
 BATCH, PICTURES = 16, 128
-
-
-def peak_memory() -> float:
-    """MiB at most so far in this process. Not by getrusage: that begins at the parent's memory."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 2**10
 
 
 def overhead(name: str, rounds: int, *, pictures: int = PICTURES, **settings) -> dict:
@@ -68,7 +62,7 @@ def fewshot_at_scale() -> dict:
     start, work = time.perf_counter(), time.process_time()
     few = sl.fewshot((x, y), (z, w), shots=(25,), seeds=1)
     spent, work = time.perf_counter() - start, time.process_time() - work
-    peak = peak_memory()
+    peak = high_water()
     return {"seconds": spent, "processor_seconds": work, "peak_MiB": peak, "accuracy": float(few.mean[0])}
 
 
@@ -84,7 +78,7 @@ def bounded_memory(num: int) -> float:
             batch=64,
             out=Path(folder) / "features.safetensors",
         )
-    return peak_memory()
+    return high_water()
 
 
 def alone(call: str):

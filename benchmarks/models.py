@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import sightline as sl
-from benchmarks.race import race, report, save
+from benchmarks.race import high_water, race, report, save
 from sightline.models.layers import attention
 from tests import peers
 
@@ -91,12 +90,6 @@ def kernels(rounds: int) -> dict:
         done[tokens] = rows["fused"]["ours_is_faster_by"]
     print("attention written out is faster than fused by:", {n: round(r, 2) for n, r in done.items()})
     return done
-
-
-def high_water() -> float:
-    """Peak resident MiB of this process; getrusage's number is inherited from the parent."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def peak_memory(library: str) -> float:

@@ -50,6 +50,12 @@ def race(contestants: dict[str, Callable[[], object]], *, flops: float, rounds: 
     }
 
 
+def high_water() -> float:
+    """MiB at most so far in this process. Not by getrusage: that begins at the parent's memory."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 2**10
+
+
 def report(title: str, rows: dict[str, dict]) -> None:
     print(title)
     for name, row in rows.items():
