@@ -150,7 +150,8 @@ def shard_reading(folder):
 
 
 FLAT = """
-import resource, sys, numpy as np, sightline as sl
+import numpy as np, sightline as sl
+from benchmarks.race import high_water
 class Synthetic(sl.Dataset):
     def __init__(self, n):
         self.name, self.classes = "synthetic", ("a", "b")
@@ -163,7 +164,7 @@ b = Synthetic(1_000_000).batches(sl.ImageSpec(size=(8, 8)), batch=1000, shuffle=
 peaks = []
 for step, _ in enumerate(b):
     if step in (50, 999):
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        peaks.append(high_water())
 print(*peaks)
 """
 

@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parent / "results" / "weights.json"
 
 # Each job runs alone in a fresh process: it prints seconds and the growth of its peak memory over the imports.
 START = """
-import resource, sys, time, zipfile
+import sys, time, zipfile
 import numpy as np, torch
 torch.set_num_threads(2)
 import sightline as sl
@@ -28,8 +28,7 @@ timm = None
 if "timm" in sys.argv[1]:
     from tests.peers import timm
 path = sys.argv[2]
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+from benchmarks.race import high_water as peak
 before, t = peak(), time.perf_counter()
 """
 END = """
