@@ -85,6 +85,7 @@ class Recipe:
     compile: bool = False
     patience: int | None = None  # evaluations without a better one before training stops
     repeat: bool = False  # allow a batch larger than the training data: pictures then come several times in it
+    tensorboard: bool = False  # write event files too; needs the package tensorboard
     log_every: int = 50
     eval_every: int | None = None  # None: ten times in a run
     save_every: int | None = None  # None: ten times in a run, and every ten minutes
