@@ -65,6 +65,8 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.training.recipe import Recipe
+from sightline.training.schedule import rate
 from sightline.weights.adopt import adopt
 from sightline.weights.load import load
 from sightline.weights.report import Report, WeightsError
@@ -118,6 +120,7 @@ __all__ = [
     "Probed",
     "ReaL",
     "ReceptiveField",
+    "Recipe",
     "Report",
     "ResidualStudy",
     "Result",
@@ -196,6 +199,7 @@ __all__ = [
     "prefix_mass",
     "prior_report",
     "probe",
+    "rate",
     "receptive_field",
     "record",
     "residual_study",

@@ -41,7 +41,7 @@ class Recipe:
     epochs: Number | None = None  # of the training data, whole batches only
     warmup: Number = 0  # steps; below 1, a share of training
     decay: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
-    milestones: tuple[int, ...] = ()  # staircase: the rate falls by `factor` at these steps
+    milestones: tuple[Number, ...] = ()  # staircase: the rate falls by `factor` behind these steps; below 1, shares
     factor: Number = 0.1
     end_lr: Number = 0.0  # where cosine and linear end
 
@@ -50,7 +50,9 @@ class Recipe:
     betas: tuple[Number, Number] = (0.9, 0.999)
     momentum: Number = 0.9
     weight_decay: Number = 0.0
-    decay_rule: Literal["lr", "schedule"] = "lr"  # p -= lr * wd * p (torch, ViT); or p -= (lr / peak) * wd * p (big_vision)
+    decay_rule: Literal["lr", "schedule"] = (
+        "lr"  # p -= lr * wd * p (torch, ViT); or p -= (lr / peak) * wd * p (big_vision)
+    )
     decayed: tuple[str, ...] = ("kernels",)  # globs of parameters; "kernels": matrices and filters; "all"
     clip: Number | None = None  # global norm of the gradient
     ema: Number | None = None  # Polyak averaging: the share that the average keeps at each step
@@ -112,9 +114,14 @@ class Recipe:
         if self.decay == "staircase" and list(self.milestones) != sorted(set(self.milestones)):
             _refuse(f"milestones={self.milestones}", "expected rising steps")
         if self.sizes and (self.sizes[0][0] != 0 or [s for s, _ in self.sizes] != sorted({s for s, _ in self.sizes})):
-            _refuse(f"sizes={self.sizes}", "expected (share, size) pairs with rising shares from 0, such as ((0, 16), (0.5, 32))")
+            _refuse(
+                f"sizes={self.sizes}",
+                "expected (share, size) pairs with rising shares from 0, such as ((0, 16), (0.5, 32))",
+            )
         if self.sizes and (self.sizes[-1][0] >= 1 or self.size not in (None, self.sizes[-1][1])):
-            _refuse(f"sizes={self.sizes}, size={self.size}", "the last size is that of the run, and begins before its end")
+            _refuse(
+                f"sizes={self.sizes}, size={self.size}", "the last size is that of the run, and begins before its end"
+            )
 
     def total(self, pictures: int) -> int:
         """Optimiser steps on so many training pictures."""
