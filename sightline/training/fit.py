@@ -58,8 +58,8 @@ def fit(
     """
     if not isinstance(model, ViT | BiT):
         raise ValueError(f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load.")
-    run = Run(out)
-    with joined(parallel) as world, torch.random.fork_rng(), lost(world, out):
+    run, world = Run(out), joined(parallel)
+    with torch.random.fork_rng(), lost(world, out):
         at_size(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
         plan = preflight.check(model, train, recipe, val=val, world=world)
         about = described(model, train, recipe, val)
@@ -94,7 +94,7 @@ def loop(job: Job, trainee: Trainee, facts: dict[str, Any]) -> None:
     with listening() as heard, teller.watching(step), noting(run, recipe, world) as note:
         for images, labels in feed(job, trainee, start=plan.steps if over else step, bad=bad):
             meter.got_data()
-            now = rate(recipe, step, plan.steps, plan.warmup)
+            now = rate(recipe, step, steps=plan.steps, warmup=plan.warmup)
             watch = (step + 1) % recipe.log_every == 0 or step + 1 == plan.steps
             learned = trainee.learn(images, labels, step=step, rate=now, watch=watch)
             step += 1

@@ -25,7 +25,7 @@ class Meter:
     def begin(self) -> None:
         self.losses: list[Tensor] = []
         self.pictures, self.waited, self.since = 0, 0.0, time.perf_counter()
-        self.mark = self.since
+        self.mark = self.done = self.since
 
     def got_data(self) -> None:
         self.waited += time.perf_counter() - self.mark
@@ -33,10 +33,13 @@ class Meter:
     def learned(self, loss: Tensor, pictures: int) -> None:
         self.losses.append(loss)
         self.pictures += pictures
+        self.done = time.perf_counter()
 
     def waits(self) -> None:
-        """From here on the loop waits for its next batch."""
+        """From here on the loop waits for its next batch; what it did since the step (evaluations, checkpoints) is no
+        part of its speed."""
         self.mark = time.perf_counter()
+        self.since += self.mark - self.done
 
     def line(self, learned: Learned, rate: float, world: World) -> dict[str, Any]:
         """The numbers since the last line: the mean loss over all processes, the rest of this one."""

@@ -1,5 +1,6 @@
 """One process or many: who is here, how the model is spread, and sums over everyone."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -62,26 +63,27 @@ def device_here() -> torch.device:
     return torch.device(kind.type if kind else "cpu", int(os.environ.get("LOCAL_RANK", 0)))
 
 
-@contextmanager
-def joined(kind: Kind = "ddp") -> Iterator[World]:
-    """The world that torchrun set up (RANK, WORLD_SIZE ...), or that the caller already joined, or this process alone."""
+def joined(kind: Kind = "ddp") -> World:
+    """The world that torchrun set up (RANK, WORLD_SIZE ...), or that the caller already joined, or this process alone.
+
+    It is left when the process ends: a group that was left once cannot be joined again.
+    """
     if kind not in ("ddp", "fsdp"):
         raise ValueError(f"parallel is ddp or fsdp; got {kind!r}.")
-    if dist.is_available() and dist.is_initialized():
-        yield World(rank=dist.get_rank(), size=dist.get_world_size(), kind=kind)
-        return
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        yield World(kind=kind)
-        return
-    device = device_here()
-    if device.type != "cpu":
-        torch.accelerator.set_device_index(device.index)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield World(rank=dist.get_rank(), size=dist.get_world_size(), kind=kind)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+            return World(kind=kind)
+        device = device_here()
+        if device.type != "cpu":
+            torch.accelerator.set_device_index(device.index)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave)
+    return World(rank=dist.get_rank(), size=dist.get_world_size(), kind=kind)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def shard(task: nn.Module, world: World) -> None:

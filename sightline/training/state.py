@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sightline.spec import atomic
 from sightline.training.optim import Average, own_name
@@ -37,11 +38,20 @@ def tensors_of(task: nn.Module, optimizer: torch.optim.Optimizer, average: Avera
 
 def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], world: World) -> None:
     """Keep the state of this step; the one before stays until this one is complete."""
-    if not world.sharded:
-        if world.first:
-            write_safetensors(folder / FILE, tensors, {HEAD: json.dumps(facts)})
-        world.wait()
-        return
+    if world.sharded:
+        _write_shards(folder, tensors, facts, world)
+    elif world.first:
+        write_safetensors(folder / FILE, tensors, {HEAD: json.dumps(facts)})
+        (folder / POINTER).unlink(missing_ok=True)
+    world.wait()
+    if world.first:
+        kept = folder / f"step-{facts['step']}" if world.sharded else None
+        for old in folder.glob("step-*"):
+            if old != kept:
+                shutil.rmtree(old)
+
+
+def _write_shards(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], world: World) -> None:
     place = folder / f"step-{facts['step']}"
     if world.first and place.exists():  # left by a run that died while it wrote
         shutil.rmtree(place)
@@ -51,43 +61,38 @@ def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any],
     if world.first:
         with atomic(folder / POINTER) as partial:
             partial.write_text(json.dumps({**facts, "folder": place.name}))
-        for old in folder.glob("step-*"):
-            if old != place:
-                shutil.rmtree(old)
-    world.wait()
+        (folder / FILE).unlink(missing_ok=True)
 
 
-def facts_of(folder: Path, world: World) -> dict[str, Any] | None:
-    """What the saved state says about itself, such as its step; None where there is none."""
+def facts_of(folder: Path) -> dict[str, Any] | None:
+    """What the saved state says about itself, such as its step; None where there is none.
+
+    A run may go on in another shape than it was saved in. Where both forms are there, a process died between writing
+    the new one and removing the old one: the later step counts.
+    """
+    found = []
     if (folder / FILE).exists():
-        _same_kind(world, sharded=False)
-        return json.loads(SafetensorsSource(folder / FILE).header[HEAD])
+        found.append(json.loads(SafetensorsSource(folder / FILE).header[HEAD]))
     if (folder / POINTER).exists():
-        _same_kind(world, sharded=True)
-        return json.loads((folder / POINTER).read_text())
-    return None
-
-
-def _same_kind(world: World, *, sharded: bool) -> None:
-    if world.sharded != sharded:
-        names = ("sharded, by --parallel fsdp on several processes", "whole, by one process or --parallel ddp")
-        there, here = names if sharded else names[::-1]
-        raise ValueError(f"The state of this run was saved {there}; this job would go on {here}: start it as before.")
+        found.append(json.loads((folder / POINTER).read_text()))
+    return max(found, key=lambda facts: facts["step"]) if found else None
 
 
 @torch.no_grad()
-def read(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
-    """Fill the tensors with what was saved."""
-    if world.sharded:
-        held = dict(tensors)
-        dcp.load(held, checkpoint_id=folder / json.loads((folder / POINTER).read_text())["folder"])
+def read(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Fill the tensors with what was saved, by however many processes, into those of this world."""
+    if "folder" in facts:
+        dcp.load(dict(tensors), checkpoint_id=folder / facts["folder"])
         return
     source = SafetensorsSource(folder / FILE)
     if set(source.shapes) != set(tensors):
         odd = sorted(set(source.shapes) ^ set(tensors))
         raise ValueError(f"{folder / FILE} is of another run: {odd[0]} is only on one side. Give another --out.")
     for name, tensor in tensors.items():
-        tensor.copy_(source.read(name))
+        value = source.read(name)
+        if isinstance(tensor, DTensor):
+            value = distribute_tensor(value, tensor.device_mesh, tensor.placements, src_data_rank=None)
+        tensor.copy_(value)
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:

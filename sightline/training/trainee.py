@@ -155,10 +155,10 @@ class Trainee:
 
     def restore(self, folder: Any) -> dict[str, Any] | None:
         """Read it back, if there is something; says at which step it was kept."""
-        facts = state.facts_of(folder, self.world)
+        facts = state.facts_of(folder)
         if facts is not None:
             self.at(tuple(facts["size"]))
-            state.read(folder, self._tensors(), self.world)
+            state.read(folder, self._tensors(), facts)
         return facts
 
     def bytes(self) -> int:
