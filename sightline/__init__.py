@@ -65,6 +65,8 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.training import recipes
+from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
 from sightline.training.recipe import Recipe
 from sightline.training.schedule import rate
 from sightline.weights.adopt import adopt
@@ -151,6 +153,9 @@ __all__ = [
     "attention_rollout",
     "attribution",
     "basic_self_attention",
+    "bit_hyperrule",
+    "bit_hyperrule_lr",
+    "bit_hyperrule_sizes",
     "build",
     "cam",
     "check",
@@ -201,6 +206,7 @@ __all__ = [
     "probe",
     "rate",
     "receptive_field",
+    "recipes",
     "record",
     "residual_study",
     "resize",
