@@ -69,6 +69,7 @@ from sightline.training import recipes
 from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
 from sightline.training.recipe import Recipe
 from sightline.training.schedule import rate
+from sightline.training.transfer import layer_scales, transfer
 from sightline.weights.adopt import adopt
 from sightline.weights.load import load
 from sightline.weights.report import Report, WeightsError
@@ -182,6 +183,7 @@ __all__ = [
     "invariance_error",
     "jacobian_locality",
     "layer_probes",
+    "layer_scales",
     "linear_cka",
     "load",
     "localisation",
@@ -226,6 +228,7 @@ __all__ = [
     "suite",
     "token_jacobian",
     "token_probes",
+    "transfer",
     "u_center",
     "unchanged_fraction",
     "vtab",
