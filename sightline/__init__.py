@@ -65,8 +65,11 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.training import recipes
+from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
 from sightline.training.recipe import Recipe
 from sightline.training.schedule import rate
+from sightline.training.transfer import layer_scales, transfer
 from sightline.weights.adopt import adopt
 from sightline.weights.load import load
 from sightline.weights.report import Report, WeightsError
@@ -151,6 +154,9 @@ __all__ = [
     "attention_rollout",
     "attribution",
     "basic_self_attention",
+    "bit_hyperrule",
+    "bit_hyperrule_lr",
+    "bit_hyperrule_sizes",
     "build",
     "cam",
     "check",
@@ -177,6 +183,7 @@ __all__ = [
     "invariance_error",
     "jacobian_locality",
     "layer_probes",
+    "layer_scales",
     "linear_cka",
     "load",
     "localisation",
@@ -201,6 +208,7 @@ __all__ = [
     "probe",
     "rate",
     "receptive_field",
+    "recipes",
     "record",
     "residual_study",
     "resize",
@@ -220,6 +228,7 @@ __all__ = [
     "suite",
     "token_jacobian",
     "token_probes",
+    "transfer",
     "u_center",
     "unchanged_fraction",
     "vtab",
