@@ -66,9 +66,13 @@ from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
 from sightline.training import recipes
+from sightline.training.failures import Diverged, Stopped
+from sightline.training.fit import fit
 from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
 from sightline.training.recipe import Recipe
+from sightline.training.run import Curves, Run
 from sightline.training.schedule import rate
+from sightline.training.tasks import classification_loss
 from sightline.training.transfer import layer_scales, transfer
 from sightline.weights.adopt import adopt
 from sightline.weights.load import load
@@ -94,7 +98,9 @@ __all__ = [
     "Classification",
     "Correspondence",
     "Cost",
+    "Curves",
     "Dataset",
+    "Diverged",
     "Episode",
     "Episodes",
     "Extracted",
@@ -128,12 +134,14 @@ __all__ = [
     "ResidualStudy",
     "Result",
     "Retrieval",
+    "Run",
     "ScaleSimilarity",
     "Scene",
     "Scenes",
     "SegmentationHead",
     "Sharded",
     "Shards",
+    "Stopped",
     "SuiteTask",
     "TestSets",
     "TooManyBad",
@@ -161,6 +169,7 @@ __all__ = [
     "cam",
     "check",
     "cka",
+    "classification_loss",
     "compare",
     "config",
     "contact_sheet",
@@ -175,6 +184,7 @@ __all__ = [
     "extract",
     "fewshot",
     "fewshot_evaluator",
+    "fit",
     "foreground",
     "get_dataset",
     "gradient_rollout",

@@ -62,8 +62,8 @@ def lost(world: World, out: str | Path) -> Iterator[None]:
         if world.size == 1 or isinstance(error, torch.OutOfMemoryError):
             raise
         raise ConnectionError(
-            f"Rank {world.rank} of {world.size} lost contact with another process, which probably died ({first_line(error)}); "
-            f"start the job again with the same command: it goes on from the last checkpoint in {out}."
+            f"Rank {world.rank} of {world.size} lost contact with another process, which probably died "
+            f"({first_line(error)}); start the job again with the same command: it goes on from the last checkpoint in {out}."
         ) from error
 
 

@@ -57,7 +57,9 @@ def fit(
     (True, [2, 4])
     """
     if not isinstance(model, ViT | BiT):
-        raise ValueError(f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load.")
+        raise ValueError(
+            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
+        )
     run, world = Run(out), joined(parallel)
     with torch.random.fork_rng(), lost(world, out):
         at_size(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)

@@ -101,7 +101,7 @@ class Teller:
         """A line of numbers; in a log not more often than every five seconds, except for evaluations."""
         if self.quiet:
             return
-        short = "  ".join(f"{k} {float(v):.4g}" for k, v in row.items() if k in SHOWN or "/" in k and k not in HIDDEN)
+        short = "  ".join(f"{k} {float(v):.4g}" for k, v in row.items() if k in SHOWN or ("/" in k and k not in HIDDEN))
         if self.bar is not None:
             self.bar.update(self.task, description=short[:90])
         elif any(k.startswith("val/") for k in row) or time.monotonic() - self.said > 5:

@@ -49,7 +49,9 @@ def groups(module: nn.Module, recipe: Recipe) -> list[Group]:
     params = named(module)
     for glob in (*recipe.trained, *recipe.frozen, *(g for g, _ in recipe.lr_scale), *recipe.decayed):
         if glob not in ("kernels", "all") and not fnmatch.filter(params, glob):
-            raise ValueError(f"{glob!r} matches no parameter of the model; they are called {', '.join(list(params)[:6])} ...")
+            raise ValueError(
+                f"{glob!r} matches no parameter of the model; they are called {', '.join(list(params)[:6])} ..."
+            )
     scales = layer_scales(module.model, recipe.layer_decay) if recipe.layer_decay is not None else {}  # type: ignore[arg-type]
     found: dict[tuple[float, float], list[str]] = {}
     for name, p in params.items():

@@ -145,7 +145,9 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
     names, known = tuple(train.classes), getattr(model, "class_names", None)
     if len(names) < 2 or (train.labels.ndim == 1 and len(np.unique(train.labels)) < 2):
         only = names[int(train.labels[0])] if train.labels.ndim == 1 else names[0]
-        raise ValueError(f"All {len(train):,} pictures of {train.name} have the label {only!r}: there is nothing to learn.")
+        raise ValueError(
+            f"All {len(train):,} pictures of {train.name} have the label {only!r}: there is nothing to learn."
+        )
     if model.config.classes != len(names):
         raise ValueError(
             f"The model has {model.config.classes} classes, {train.name} has {len(names)}: give it a new head, "
@@ -250,7 +252,12 @@ def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> 
         parameters=sum(sizes.values()),
         learning=sum(sizes[n] for g in parts for n in g.names),
         groups=tuple(
-            {"scale": g.scale, "decay": g.weight_decay, "tensors": len(g.names), "parameters": sum(sizes[n] for n in g.names)}
+            {
+                "scale": g.scale,
+                "decay": g.weight_decay,
+                "tensors": len(g.names),
+                "parameters": sum(sizes[n] for n in g.names),
+            }
             for g in parts
         ),
         state_bytes=trainee.bytes(),

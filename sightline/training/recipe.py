@@ -142,13 +142,17 @@ class Recipe:
         >>> sl.Recipe(lr=1e-3, batch=64, steps=10).change(["lr=0.01", "augment.mixup=0.2", "clip=none"]).augment.mixup
         0.2
         """
-        recipe = self
-        for setting in settings:
-            name, equals, text = setting.partition("=")
-            if not equals:
-                raise ValueError(f"--set takes name=value, such as lr=0.01; got {setting!r}.")
-            recipe = _changed(recipe, name.strip(), text.strip())
-        return recipe
+        return changed(self, settings)
+
+
+def changed(record: T, settings: Iterable[str]) -> T:
+    """Any frozen record with `name=value` settings, each checked against the field's annotation."""
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"Settings are name=value, such as lr=0.01; got {setting!r}.")
+        record = _changed(record, name.strip(), text.strip())
+    return record
 
 
 def _refuse(given: str, expected: str) -> typing.NoReturn:
