@@ -67,6 +67,7 @@ from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
 from sightline.training import recipes
 from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
+from sightline.training.masked import MAE, MaskedPatches
 from sightline.training.recipe import Recipe
 from sightline.training.schedule import rate
 from sightline.training.transfer import layer_scales, transfer
@@ -80,6 +81,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CKA",
+    "MAE",
     "Arrays",
     "AttentionDistance",
     "AttentionMaps",
@@ -113,6 +115,7 @@ __all__ = [
     "Localisation",
     "Looked",
     "Manifest",
+    "MaskedPatches",
     "MultiLabel",
     "NeighbourSimilarity",
     "ObjectMass",
