@@ -69,6 +69,7 @@ from sightline.training import recipes
 from sightline.training.failures import Diverged, Stopped
 from sightline.training.fit import fit
 from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
+from sightline.training.masked import MAE, MaskedPatches
 from sightline.training.recipe import Recipe
 from sightline.training.run import Curves, Run
 from sightline.training.schedule import rate
@@ -84,6 +85,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CKA",
+    "MAE",
     "Arrays",
     "AttentionDistance",
     "AttentionMaps",
@@ -119,6 +121,7 @@ __all__ = [
     "Localisation",
     "Looked",
     "Manifest",
+    "MaskedPatches",
     "MultiLabel",
     "NeighbourSimilarity",
     "ObjectMass",

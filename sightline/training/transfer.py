@@ -154,6 +154,5 @@ def block_paths(model: nn.Module) -> list[str]:
 def _check_ours(model: nn.Module) -> None:
     if not isinstance(model, ViT | BiT):
         raise ValueError(
-            f"The layers of a {type(model).__name__} cannot be told apart here: load its weights into one of our models, "
-            "sl.load(...)."
+            f"The layers of a {type(model).__name__} are not known here: load its weights into one of our models."
         )
