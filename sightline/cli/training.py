@@ -100,7 +100,7 @@ def go(data: str, build: Callable[..., Any], *, model: str, recipe: str, setting
     m = build(part.classes, size).to(how["device"] or device_here())
     if (kind := how.get("data_is")) is not None:
         made = sl.transfer(*kind.split("-"), recipe=made, model=m)
-    evals = ()
+    evals: Any = ()
     if how["few"]:
         source = val if val is not None else part
         evals = ((max(1, made.total(len(part)) // 5), sl.fewshot_evaluator(part, source)),)

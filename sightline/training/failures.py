@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from sightline.training.parallel import World
 from sightline.training.run import Run
 from sightline.training.trainee import Learned, Trainee
+
+
+CONTACT = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words of an exchange that broke
 
 
 class Stopped(KeyboardInterrupt):
@@ -59,11 +63,13 @@ def lost(world: World, out: str | Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if world.size == 1 or isinstance(error, torch.OutOfMemoryError):
+        cut_off = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in CONTACT)
+        if world.size == 1 or not cut_off:
             raise
         raise ConnectionError(
             f"Rank {world.rank} of {world.size} lost contact with another process, which probably died "
-            f"({first_line(error)}); start the job again with the same command: it goes on from the last checkpoint in {out}."
+            f"({first_line(error)}); start the job again with the same command: it goes on from "
+            f"the last checkpoint in {out}."
         ) from error
 
 

@@ -177,7 +177,8 @@ def keep(run: Run, trainee: Trainee, name: str, *, probes: bool = False) -> None
             if trainee.world.first:
                 held = build(model.config, device="cpu")
                 held.load_state_dict(values)
-                held.image, held.class_names = model.image, getattr(model, "class_names", None)
+                held.image = model.image
+                held.class_names = getattr(model, "class_names", None)  # type: ignore[assignment]
                 model = held
         if trainee.world.first:
             run.keep(model, name, probes=probes)
@@ -251,7 +252,7 @@ def finish(run: Run, trainee: Trainee, *, step: int, best: dict[str, Any] | None
 
 @contextmanager
 def noting(run: Run, recipe: Recipe, world: World) -> Iterator[Callable[[int, dict[str, Any]], None]]:
-    """A function that logs a row: to log.jsonl, and to TensorBoard where the recipe wants it. Only the first rank's does."""
+    """A function that logs a row: to log.jsonl, and to TensorBoard where the recipe wants it; first rank only."""
     writer = None
     if recipe.tensorboard and world.first:
         try:

@@ -65,7 +65,7 @@ def groups(module: nn.Module, recipe: Recipe) -> list[Group]:
 
 
 def _decay_of(name: str, parameter: Tensor, scale: float, recipe: Recipe) -> float:
-    """The decay as torch takes it, p -= lr * decay * p; big_vision's is not multiplied by the rate, so it is divided."""
+    """The decay as torch takes it, p -= lr * decay * p; big_vision's does not follow the rate, so it is divided."""
     globs = recipe.decayed
     chosen = "all" in globs or ("kernels" in globs and is_kernel(name, parameter))
     if not recipe.weight_decay or not (chosen or any(fnmatch.fnmatchcase(name, glob) for glob in globs)):
@@ -91,7 +91,7 @@ def optimizer(module: nn.Module, recipe: Recipe, *, fused: bool = True) -> torch
     ]
     made: torch.optim.Optimizer
     if recipe.optimizer == "adamw":
-        made = torch.optim.AdamW(listed, lr=float(recipe.lr), betas=recipe.betas, eps=1e-8, fused=fused)  # type: ignore[arg-type]
+        made = torch.optim.AdamW(listed, lr=float(recipe.lr), betas=recipe.betas, eps=1e-8, fused=fused)
     else:
         made = torch.optim.SGD(listed, lr=float(recipe.lr), momentum=float(recipe.momentum), fused=fused)
     for p in (p for group in made.param_groups for p in group["params"]):

@@ -96,7 +96,7 @@ def shard(task: nn.Module, world: World) -> None:
     for module in task.modules():
         if isinstance(module, Block | Unit):
             fully_shard(module, mesh=mesh)
-    own = len(list(task.parameters())) > len(list(task.model.parameters()))  # type: ignore[operator,union-attr]
+    own = len(list(task.parameters())) > len(list(task.model.parameters()))  # type: ignore[union-attr]
     root = task if own else task.model
     fully_shard(root, mesh=mesh)  # type: ignore[arg-type]
     if not own:
@@ -108,11 +108,12 @@ def spread(task: nn.Module, world: World) -> nn.Module:
     if world.size == 1 or world.sharded:
         return task
     device = next(task.parameters()).device
-    some = all(p.requires_grad for p in task.parameters())
+    own = len(list(task.parameters())) > len(list(task.model.parameters()))  # type: ignore[union-attr]
+    used = all(p.requires_grad for p in task.parameters()) and not own  # a masked task leaves the model's head alone
     return DistributedDataParallel(
         task,
         device_ids=[device.index] if device.type == "cuda" else None,
-        find_unused_parameters=not some,
+        find_unused_parameters=not used,
         gradient_as_bucket_view=True,
     )
 

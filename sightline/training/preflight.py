@@ -68,14 +68,15 @@ class Plan:
         )
         yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
         for g in self.groups:
-            yield f"{g['tensors']} tensors, {g['parameters']:,} parameters at {g['scale']:g} x the rate, decay {g['decay']:g}"
+            count = f"{g['tensors']} tensors, {g['parameters']:,} parameters"
+            yield f"{count} at {g['scale']:g} x the rate, decay {g['decay']:g}"
         if self.learning < self.parameters:
             yield f"{self.parameters - self.learning:,} of {self.parameters:,} parameters are frozen"
         if self.step_seconds is not None and self.activation_bytes is not None:
             memory = (self.state_bytes + self.activation_bytes) / 2**20
             yield (
-                f"a step takes about {self.step_seconds:.3g} s: {_hours(self.step_seconds * self.steps)} in all, evaluation "
-                f"apart; memory about {memory:,.0f} MiB ({self.activation_bytes / 2**20:,.0f} of activations)"
+                f"a step takes about {self.step_seconds:.3g} s: {_hours(self.step_seconds * self.steps)} in all, "
+                f"evaluation apart; memory about {memory:,.0f} MiB, {self.activation_bytes / 2**20:,.0f} of activations"
             )
             yield (
                 f"the loader makes {self.loader_images_per_second:,.0f} pictures/s, the model takes "
@@ -121,19 +122,19 @@ def check(model: Model, train: Dataset, recipe: Recipe, *, val: Dataset | None, 
 def check_time(plan: Plan, recipe: Recipe, pictures: int, world: World) -> None:
     if plan.steps < 1:
         raise ValueError(
-            f"epochs={recipe.epochs} of {pictures:,} pictures in batches of {recipe.batch} make no optimiser step at all: "
+            f"epochs={recipe.epochs} of {pictures:,} pictures in batches of {recipe.batch} make no optimiser step: "
             "give more epochs, or a smaller batch."
         )
     if recipe.batch > pictures and not recipe.repeat:
         raise ValueError(
-            f"One step takes batch={recipe.batch} pictures ({plan.passes} passes accumulated), but the training data has "
-            f"only {pictures:,}: --set batch={2 ** int(math.log2(pictures))}, or --set repeat=true to see pictures "
+            f"One step takes batch={recipe.batch} pictures ({plan.passes} passes accumulated), but the training data "
+            f"has only {pictures:,}: --set batch={2 ** int(math.log2(pictures))}, or --set repeat=true to see pictures "
             "several times in a batch."
         )
     if plan.warmup >= plan.steps:
         raise ValueError(
-            f"The warm-up of {plan.warmup:,} steps is as long as the training of {plan.steps:,}: --set warmup=0.1 makes "
-            "it a tenth."
+            f"The warm-up of {plan.warmup:,} steps is as long as the training of {plan.steps:,}: --set warmup=0.1 "
+            "makes it a tenth."
         )
     if recipe.batch % world.size:
         raise ValueError(f"batch={recipe.batch} cannot be shared evenly by {world.size} processes.")
@@ -166,8 +167,8 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
 def check_val(train: Dataset, val: Dataset) -> None:
     if tuple(val.classes) != tuple(train.classes):
         raise ValueError(
-            f"Training and validation data have different classes ({len(train.classes)} and {len(val.classes)}, such as "
-            f"{sorted(set(train.classes) ^ set(val.classes))[:3] or 'in another order'})."
+            f"Training and validation data have different classes ({len(train.classes)} and {len(val.classes)}, such "
+            f"as {sorted(set(train.classes) ^ set(val.classes))[:3] or 'in another order'})."
         )
     if both := overlap(train, val):
         raise ValueError(
@@ -200,8 +201,8 @@ def check_pictures(model: Model) -> None:
     image = model.image
     if made is not None and (made.mean, made.std) != (image.mean, image.std):
         raise ValueError(
-            f"The weights were made with pictures normalised by mean {made.mean}, std {made.std}; here it is {image.mean}, "
-            f"{image.std}: leave image= out of sl.load, or train from scratch with sl.build."
+            f"The weights were made with pictures normalised by mean {made.mean}, std {made.std}; here it is "
+            f"{image.mean}, {image.std}: leave image= out of sl.load, or train from scratch with sl.build."
         )
 
 
@@ -213,8 +214,8 @@ def check_disk(folder: Path, plan: Plan, model: Model, free: int | None = None) 
     free = shutil.disk_usage(there).free if free is None else free
     if need > free:
         raise ValueError(
-            f"The checkpoints of this run need {need / 2**20:,.0f} MiB, and {folder} has {free / 2**20:,.0f} free: give "
-            "another --out, or make room."
+            f"The checkpoints of this run need {need / 2**20:,.0f} MiB, and {folder} has {free / 2**20:,.0f} free: "
+            "give another --out, or make room."
         )
 
 

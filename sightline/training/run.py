@@ -1,4 +1,4 @@
-"""The run folder: what ran (run.json), what happened (log.jsonl), what came out (weights), and how to go on (state/)."""
+"""The run folder: what ran (run.json), what happened (log.jsonl), what came out (weights), how to go on (state/)."""
 
 import hashlib
 import json
@@ -35,7 +35,8 @@ class Curves(Result):
     """What a run logged, by step: one row per line of its log, NaN where a line does not say.
 
     >>> import numpy as np
-    >>> c = sl.Curves(title="x", caption="", step=np.array([1, 2]), names=("train/loss",), values=np.array([[2.], [1.]]))
+    >>> values = np.array([[2.0], [1.0]])
+    >>> c = sl.Curves(title="", caption="", step=np.array([1, 2]), names=("train/loss",), values=values)
     >>> c.of("train/loss")
     (array([1, 2]), array([2., 1.]))
     """

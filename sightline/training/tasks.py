@@ -50,9 +50,9 @@ def task(model: Model, recipe: Recipe) -> nn.Module:
         case "classify":
             return Classify(model, loss=recipe.loss, smoothing=float(recipe.smoothing))
         case "masked":
-            return MaskedPatches(model, corrupt=float(recipe.corrupt), target=recipe.target, seed=recipe.seed)  # type: ignore[arg-type]
+            return MaskedPatches(model, corrupt=float(recipe.corrupt), target=recipe.target, seed=recipe.seed)
         case "mae":
-            return MAE(model, corrupt=float(recipe.corrupt), decoder=recipe.decoder, seed=recipe.seed)  # type: ignore[arg-type]
+            return MAE(model, corrupt=float(recipe.corrupt), decoder=recipe.decoder, seed=recipe.seed)
 
 
 @torch.no_grad()

@@ -103,7 +103,7 @@ class Trainee:
         """Carry the model, its average and the optimiser's memory to pictures of another size, if it is another."""
         if pair(size) == pair(self.model.config.size):
             return
-        held = {k: v for k, v in self._tensors().items()}
+        held = self._tensors()
         with self.averaged():  # what an average holds is resampled by the same rule
             average = resize(self.model, pair(size)).state_dict() if self.average else {}
         memory = self._resized_memory(size)
@@ -125,7 +125,7 @@ class Trainee:
         kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
         for key in optim.STATES[self.recipe.optimizer]:
             with torch.no_grad():
-                for name, p in self.model.named_parameters():
+                for p in self.model.parameters():
                     if p in self.optimizer.state:
                         p.copy_(self.optimizer.state[p][key])
             moved = resize(self.model, pair(size)).state_dict()
