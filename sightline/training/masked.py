@@ -190,10 +190,10 @@ class MAE(nn.Module):
         if not isinstance(model, ViT) or isinstance(model, Hybrid):
             raise ValueError(
                 f"MAE takes a plain ViT; got a {type(model).__name__}, whose convolutions would see what is hidden. "
-                "A hybrid can learn by masked patches: --set task=masked."
+                "A hybrid can learn by masked patches: --task masked."
             )
         if model.plan.position == "relative":
-            raise ValueError("MAE leaves tokens out, which relative positions do not allow: --set task=masked.")
+            raise ValueError("MAE leaves tokens out, which relative positions do not allow: --task masked.")
         _check_share(model, corrupt)
         width, depth = decoder
         if width < 8 or width % 4 or depth < 1:
