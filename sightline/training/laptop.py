@@ -4,7 +4,7 @@ from sightline.data.augment import Augment
 from sightline.data.suites import suite
 from sightline.training.recipe import Recipe
 
-# epochs that fit into about half an hour on two cores with the micro models, at most
+# meant for about half an hour on two cores with the micro models; docs/log.md says what was measured
 EPOCHS = {"cifar10": 30, "fashion-mnist": 20}
 MIRROR_IS_WRONG = ("mnist", "svhn")  # a digit's mirror image is no digit; scenes and VTAB say so themselves
 
@@ -15,8 +15,8 @@ def laptop_vit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
         sightline train cifar10 --model vit-micro4 --recipe laptop_vit
 
     AdamW 2e-3, batch 128, decay 0.05, warm-up of a tenth, cosine, label smoothing 0.1, clip 1; pictures moved by up to
-    an eighth, mirrored where the mirror image has the same label. Short trainings gain nothing from stronger changes;
-    for long ones try --set augment.mixup=0.2 --set augment.randaugment=2,5.
+    an eighth, mirrored where the mirror image has the same label. For long trainings try stronger
+    changes: --set augment.mixup=0.2 --set augment.randaugment=2,5.
 
     >>> r = sl.recipes.laptop_vit("scenes/layout")
     >>> r.augment.flip, r.augment.shift

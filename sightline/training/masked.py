@@ -190,10 +190,10 @@ class MAE(nn.Module):
         if not isinstance(model, ViT) or isinstance(model, Hybrid):
             raise ValueError(
                 f"MAE takes a plain ViT; got a {type(model).__name__}, whose convolutions would see what is hidden. "
-                "A hybrid can learn by masked patches: --set task=masked."
+                "A hybrid can learn by masked patches: --task masked."
             )
         if model.plan.position == "relative":
-            raise ValueError("MAE leaves tokens out, which relative positions do not allow: --set task=masked.")
+            raise ValueError("MAE leaves tokens out, which relative positions do not allow: --task masked.")
         _check_share(model, corrupt)
         width, depth = decoder
         if width < 8 or width % 4 or depth < 1:
@@ -213,7 +213,7 @@ class MAE(nn.Module):
         """Mean loss over the hidden patches; `images` are normalised, `labels` are not looked at."""
         order = torch.from_numpy(shuffled_patches(self.patches, draws)).to(images.device)
         seen, hidden = order.split([self.patches - self.hidden, self.hidden], dim=1)
-        predicted = self.decoder(self.encode(images, seen), seen)
+        predicted = self.decoder(self.encode(images, seen), seen, grid=self.model.plan.grid)
         wanted = patch_pixels(images, self.model.plan.grid).flatten(2).float()
         wanted = (wanted - wanted.mean(-1, keepdim=True)) / (wanted.var(-1, keepdim=True) + 1e-6).sqrt()
         return F.mse_loss(rows(predicted, hidden).float(), rows(wanted, hidden))
@@ -240,9 +240,8 @@ class MAE(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A narrow, shallow ViT from the seen tokens to the pixels of all patches; positions are fixed waves."""
-
-    waves: Tensor
+    """A narrow, shallow ViT from the seen tokens to the pixels of all patches. Its positions are fixed waves, so it
+    follows the model to another size (progressive resolution)."""
 
     def __init__(self, plan: ViTConfig, width: int, depth: int, *, outputs: int):
         super().__init__()
@@ -251,16 +250,18 @@ class Decoder(nn.Module):
         self.prefix = plan.prefix
         self.narrow = nn.Linear(plan.width, width)
         self.mask_token = nn.Parameter(torch.empty(width))
-        self.register_buffer("waves", sincos_2d(plan.grid, width), persistent=False)
         self.blocks = nn.ModuleList(Block(c, i) for i in range(depth))
         self.norm = nn.LayerNorm(width, eps=c.norm_eps)
         self.out = nn.Linear(width, outputs)
 
-    def forward(self, tokens: Float[Tensor, "b t d"], seen: Int[Tensor, "b m"]) -> Float[Tensor, "b n o"]:
+    def forward(
+        self, tokens: Float[Tensor, "b t d"], seen: Int[Tensor, "b m"], *, grid: tuple[int, int]
+    ) -> Float[Tensor, "b n o"]:
         tokens = self.narrow(tokens)
+        waves = sincos_2d(grid, tokens.shape[-1]).to(tokens.device, self.mask_token.dtype)
         prefix, patches = tokens[:, : self.prefix], tokens[:, self.prefix :]
-        places = self.mask_token.to(patches.dtype).expand(len(patches), len(self.waves), -1)
-        places = places.scatter(1, seen[..., None].expand_as(patches), patches) + self.waves
+        places = self.mask_token.to(patches.dtype).expand(len(patches), len(waves), -1)
+        places = places.scatter(1, seen[..., None].expand_as(patches), patches) + waves
         x = torch.cat([prefix.to(places.dtype), places], dim=1)
         for block in self.blocks:
             x = block(x)

@@ -70,10 +70,10 @@ TABLE_4: dict[str, tuple[int, tuple[float, ...], float]] = {
 def vit_pretrain(model: str, data: str, *, epochs: int | None = None) -> Recipe:
     """ViT pre-training (Dosovitskiy et al. 2020, table 3), one row per model and data: jft, imagenet21k or imagenet.
 
-        sightline train imagenet --model vit-b16 --recipe vit_pretrain
+        sightline train imagenet --model vit-b16 --with head=mlp --recipe vit_pretrain
 
     The decay is decoupled and follows the rate (p -= lr * wd * p). Where the table gives two lengths, the longer one,
-    unless `epochs` says the other. The model wants its pre-training head: sl.build(name, head="mlp").
+    unless `epochs` says the other. `--with head=mlp` gives the model its pre-training head.
     Expected on ImageNet after `vit_finetune` at 384 px (table 5): B/16 77.91 % from imagenet, 83.97 % from imagenet21k,
     84.15 % from jft; H/14 88.04 % from jft. Time: 230 TPUv3-core-days for L/16 on imagenet21k, 2,500 for H/14 on jft
     (table 2).
@@ -265,11 +265,10 @@ def bit_upstream(data: str = I1K, *, batch: int = 4096) -> Recipe:
 def vit_s16_baseline(*, epochs: int = 90) -> Recipe:
     """The plain ViT-S/16 baseline on ImageNet (Beyer et al. 2022): 90 epochs, no tricks.
 
-        sightline train imagenet --model vit-s16 --recipe vit_s16_baseline
+        sightline train imagenet --model vit-s16 --with pool=gap --with position=sincos --recipe vit_s16_baseline
 
     AdamW 1e-3, batch 1024, warm-up of 10,000 steps, cosine, clip 1, RandAugment (2, 10), mixup 0.2. The decay of 1e-4
     is big_vision's, which follows the schedule and not the rate: torch would call it 0.1.
-    The model: sl.build("vit-s16", pool="gap", position="sincos", head="mlp").
     Expected: 76.5 % in 90 epochs, 80 % in 300; 6 to 7 hours on a TPUv3-8 for 90 (big_vision, vit_s16_i1k.py).
 
     >>> r = sl.recipes.vit_s16_baseline()

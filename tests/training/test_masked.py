@@ -263,6 +263,19 @@ def test_mae_with_everything_in_view_is_the_encoder_itself():
         torch.testing.assert_close(sl.MAE(model).encode(pictures(), everything), model.encode(pictures()))
 
 
+def test_the_model_inside_may_change_its_size():
+    for task in tasks(vit()):
+        shaken(task)
+        task.model = sl.resize(task.model, 24)
+        assert task(pictures(size=24), None, draws(4)).isfinite()
+
+
+def test_a_model_in_another_precision_stays_in_it():
+    for task in tasks(vit().double()):
+        assert {p.dtype for p in task.parameters()} == {torch.float64}
+        assert task(pictures().double(), None, draws(4)).isfinite()
+
+
 def test_mae_counts_hidden_patches_alone():
     task = shaken(sl.MAE(vit(), decoder=(16, 1)))
     images = pictures()
@@ -270,7 +283,7 @@ def test_mae_counts_hidden_patches_alone():
     seen, hidden = torch.from_numpy(order[:, :4]), torch.from_numpy(order[:, 4:])
     wanted = patch_pixels(images, (4, 4)).flatten(2)
     wanted = (wanted - wanted.mean(-1, keepdim=True)) / wanted.std(-1, keepdim=True)
-    got = task.decoder(task.encode(images, seen), seen)
+    got = task.decoder(task.encode(images, seen), seen, grid=(4, 4))
     each = (got - wanted).square().mean(-1).gather(1, hidden)
     assert task(images, None, draws(4)).item() == pytest.approx(each.mean().item(), rel=1e-4)
 

@@ -67,6 +67,7 @@ def test_it_rises_in_warmup_and_falls_behind_it(decay, training):
 @given(st.sampled_from(["cosine", "linear"]), st.integers(20, 2000))
 def test_it_jumps_nowhere(decay, steps):
     warmup = steps // 10
-    at = [sl.rate(made(decay), s, steps=steps, warmup=warmup) for s in range(steps + 1)]
+    recipe = made(decay)
+    at = [sl.rate(recipe, s, steps=steps, warmup=warmup) for s in range(steps + 1)]
     most = max(0.1 / warmup, 0.1 * math.pi / 2 / (steps - warmup))  # the steepest slope of either part
     assert max(abs(a - b) for a, b in itertools.pairwise(at)) <= most * (1 + 1e-9)

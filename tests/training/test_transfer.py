@@ -4,7 +4,7 @@ import fnmatch
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -126,6 +126,7 @@ def test_layers_hold_every_parameter_once(model):
 
 
 @ALL
+@settings(max_examples=20)
 @given(st.floats(0.1, 1.0))
 def test_rates_fall_from_the_head_down(model, decay):
     scales = sl.layer_scales(model, decay)
