@@ -15,7 +15,6 @@ from sightline.training.parallel import World
 from sightline.training.run import Run
 from sightline.training.trainee import Learned, Trainee
 
-
 CONTACT = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words of an exchange that broke
 
 

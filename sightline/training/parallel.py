@@ -118,6 +118,13 @@ def spread(task: nn.Module, world: World) -> nn.Module:
     )
 
 
+def forget(task: nn.Module) -> None:
+    """Drop what FSDP has gathered: a root keeps its parameters after a forward pass, even if they change meanwhile."""
+    for module in task.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 @contextmanager
 def together(module: nn.Module, last: bool) -> Iterator[None]:
     """Gradients are exchanged in the last of several backward passes only."""

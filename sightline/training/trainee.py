@@ -144,6 +144,7 @@ class Trainee:
             with self.average.in_place_of(self.params) if self.average else nullcontext():
                 yield self.model
         finally:
+            parallel.forget(self.task)
             self.task.train(training)
 
     def _tensors(self) -> dict[str, Tensor]:

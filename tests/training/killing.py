@@ -21,8 +21,10 @@ ROOT, KILLS = Path(sys.argv[1]), int(sys.argv[2])
 def train(out: Path, workers: int) -> None:
     data, val = sl.dataset("scenes/shape", num=96, size=16).split(0.75)
     model = sl.build("vit-nano4", classes=len(data.classes), size=16, depth=2, dropout=0.1, drop_path=0.1)
-    recipe = sl.Recipe(lr=1e-3, batch=16, micro=8, steps=40, warmup=4, clip=1.0, ema=0.9, weight_decay=0.1, save_every=3,
-                       eval_every=5, log_every=1, augment=sl.Augment(mixup=0.2))  # fmt: skip
+    recipe = sl.Recipe(
+        **{"lr": 1e-3, "batch": 16, "micro": 8, "steps": 40, "warmup": 4, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
+        **{"save_every": 3, "eval_every": 5, "log_every": 1, "augment": sl.Augment(mixup=0.2)},
+    )
     sl.fit(model, data, recipe, val=val, out=out, workers=workers)
 
 
@@ -42,7 +44,7 @@ def deadly(name: str, count: int) -> None:
 def attempt(out: Path, *, workers: int = 0, trap: tuple[str, int] | None = None, delay: float | None = None) -> int:
     child = os.fork()
     if child == 0:
-        sys.stderr = open(os.devnull, "w")
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until the child dies)
         try:
             if trap:
                 deadly(*trap)

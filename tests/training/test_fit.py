@@ -75,7 +75,8 @@ def test_folder_holds_what_ran_and_what_came_out(tmp_path):
     assert loaded.loaded.verified is not None
     curves = run.curves()
     assert curves.of("val/accuracy")[0][-1] == 6
-    assert curves.save(tmp_path / "c.npz") and sl.Result.load(tmp_path / "c.npz").names == curves.names
+    assert curves.save(tmp_path / "c.npz")
+    assert sl.Result.load(tmp_path / "c.npz").names == curves.names
 
 
 def test_first_loss_of_a_zero_head_is_ln_k(tmp_path):  # E5, R49
@@ -100,7 +101,8 @@ def test_trained_in_place_and_the_same_as_on_disk(tmp_path):
     x = torch.randn(2, 3, 16, 16)
     assert not torch.equal(m.head.weight, before)
     torch.testing.assert_close(m(x), run.model(x))
-    assert not m.training and all(p.requires_grad for p in m.parameters())
+    assert not m.training
+    assert all(p.requires_grad for p in m.parameters())
 
 
 def test_same_settings_again_give_the_finished_run(tmp_path):
@@ -115,7 +117,7 @@ def test_same_settings_again_give_the_finished_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "other, word",
+    ("other", "word"),
     [({"lr": 2e-3}, "recipe.lr"), ({"seed": 1}, "recipe.seed"), ({"steps": 7}, "recipe.steps")],
 )
 def test_folder_of_another_run_is_left_alone(other, word, tmp_path):
@@ -149,7 +151,7 @@ def test_signal_finishes_the_step_saves_and_says_how_to_go_on(number, tmp_path):
         return {}
 
     before = signal.getsignal(number)
-    with pytest.raises(sl.Stopped, match="step 5 of 12.*again"):
+    with pytest.raises(sl.Stopped, match=r"step 5 of 12.*again"):
         sl.fit(model(), train, settings, val=val, out=tmp_path / "run", evals=[(5, stop)])
     assert signal.getsignal(number) is before
     assert not sl.Run(tmp_path / "run").finished
@@ -213,7 +215,8 @@ def test_progressive_resolution_ends_at_the_model_s_own(name, tmp_path):
     settings = recipe(steps=4, sizes=((0, 16), (0.5, 32)), ema=0.5)
     m = model(name, size=32)
     run = sl.fit(m, train, settings, val=val, out=tmp_path / "run")
-    assert m.config.size == (32, 32) and run.model.config.size == (32, 32)
+    assert m.config.size == (32, 32)
+    assert run.model.config.size == (32, 32)
     assert run.about["plan"]["stages"] == [[0, 16], [2, 32]]
     with pytest.raises(sl.Stopped):
         sl.fit(model(name, size=32), train, settings, val=val, out=tmp_path / "cut", evals=[(1, interrupt)])
@@ -231,7 +234,8 @@ def test_recipe_s_size_resamples_the_positions(tmp_path):  # R47, R48: train low
     low = sl.fit(m, data()[0], recipe(steps=2), out=tmp_path / "low")
     high = sl.load(low.path, classes=10)
     sl.fit(high, data(size=32)[0], recipe(steps=2, size=32), out=tmp_path / "high")
-    assert high.config.grid == (8, 8) and high.positions[0].table.shape[0] == 65
+    assert high.config.grid == (8, 8)
+    assert high.positions[0].table.shape[0] == 65
 
 
 def test_works_away_from_the_main_thread(tmp_path):
@@ -256,7 +260,8 @@ def test_dropout_and_stochastic_depth_come_from_the_recipe(tmp_path):
     train, _ = data()
     plain = sl.fit(model(), train, recipe(), out=tmp_path / "plain")
     noisy = sl.fit(model(), train, recipe(dropout=0.3, drop_path=0.3), out=tmp_path / "noisy")
-    assert losses(plain)[0] == losses(noisy)[0] and losses(plain)[-1] != losses(noisy)[-1]
+    assert losses(plain)[0] == losses(noisy)[0]
+    assert losses(plain)[-1] != losses(noisy)[-1]
     with pytest.raises(ValueError, match="drop_path"):
         sl.fit(model("bit-nano"), train, recipe(drop_path=0.1), out=tmp_path / "bit")
 
@@ -265,7 +270,8 @@ def test_dropout_and_stochastic_depth_come_from_the_recipe(tmp_path):
 def test_masked_tasks_then_fine_tuning(task, tmp_path):
     train, val = data(size=16)
     first = sl.fit(model(), train, recipe(task=task, steps=4, corrupt=0.5), val=val, out=tmp_path / "masked")
-    assert "val/accuracy" not in first.summary() and first.summary()["val/loss"] > 0
+    assert "val/accuracy" not in first.summary()
+    assert first.summary()["val/loss"] > 0
     tuned = sl.load(first.path, classes=train.classes)
     assert not torch.equal(tuned.blocks[0].mlp.fc1.weight, model().blocks[0].mlp.fc1.weight)
     assert sl.fit(tuned, train, recipe(steps=2), out=tmp_path / "tuned").finished

@@ -21,7 +21,7 @@ def data(kind: str):
     if kind != "shards":
         return scenes.split(0.75)
     place = ROOT / f"shards-{WORLD}"
-    if int(os.environ["RANK"]) == 0:
+    if int(os.environ["RANK"]) == 0 and not place.exists():
         sl.shard(scenes, place, per_shard=20)
     joined().wait()
     return sl.Shards(place), None
@@ -47,9 +47,7 @@ def stop(_):
 if WHAT == "all":
     for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
         for each in MODELS:
-            train(
-                each, way, f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None
-            ) if each == "masked" else train(each, way, f"{way}-{each}-{WORLD}")
+            train(each, way, f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None)
         with contextlib.suppress(sl.Stopped):
             train("vit", way, f"{way}-cut-{WORLD}", evals=((4, stop),))
 elif WHAT == "go-on":
