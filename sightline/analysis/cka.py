@@ -53,7 +53,7 @@ class CKA(Result):
     """
 
     similarity: NDArray[np.float64]  # (rows, columns), unbiased CKA; NaN where undefined, nothing clamped
-    band: NDArray[np.float64]  # half width of the 95 % interval of the mean over repeats; NaN with one repeat
+    band: NDArray[np.float64]  # half width of the 95 % interval: over repeats, with one repeat over batches; see `how`
     knn: NDArray[np.float64]  # (rows, columns), share of the k nearest neighbours in common
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -103,7 +103,8 @@ def cka(
     `tokens`: "all", "cls", "patches", "gap", or the number of one patch; for either a pair speaks of a and b apart.
     `n` pictures are drawn without replacement and mixed anew in each of the `repeats`; the paper takes 10,240 in
     batches of 1024, 20 times, and finds 2,560 in batches of 128, 10 times, just as good. A last batch of fewer than 4
-    is dropped, and said. The second opinion counts 10 neighbours within a batch.
+    is dropped, and said. The second opinion counts 10 neighbours within a batch. The band is that of the mean over
+    repeats; of a single repeat it comes from how far its batches are apart; with a single batch there is none (NaN).
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> found = sl.cka(model, None, sl.dataset("scenes/shape", num=32, size=32), layers="blocks", batch=16)
@@ -183,19 +184,26 @@ def _is_pair(layers: Any, one: Subject, two: Subject) -> bool:
     return words or not (paths(one.model, layers[1]) and paths(two.model, layers[0]))
 
 
-def band(values: Tensor) -> Tensor:
-    """Half width of the 95 % interval of the mean over the first axis, by Student's t; NaN for one value."""
-    count = len(values)
-    if count < 2:
-        return torch.full_like(values[0], torch.nan)
-    t = T95[count - 2] if count - 2 < len(T95) else 1.96
-    return t * values.std(0) / count**0.5
+def student(count: int) -> float:
+    """The two-sided 95 % quantile of Student's t for the mean of `count` values."""
+    return T95[count - 2] if count - 2 < len(T95) else 1.96
+
+
+def band(runs: list[Sums], values: Tensor) -> tuple[Tensor, str]:
+    """Half width of the 95 % interval and what it is over: the repeats, or the batches of the only one."""
+    count, batches = len(runs), runs[0].batches
+    if count > 1:
+        return student(count) * values.std(0) / count**0.5, f"95 %, Student's t over {count} repeats"
+    if batches < 2:
+        return torch.full_like(values[0], torch.nan), "none: one batch"
+    return student(batches) * runs[0].error(), f"95 %, Student's t over {batches} batches of one repeat, delta method"
 
 
 def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
     a, b = whats[0], whats[-1]
     each = torch.stack([sums.cka() for sums in runs])
     knn = torch.stack([sums.knn() for sums in runs]).mean(0)
+    width, over = band(runs, each)
     for row in torch.isnan(each).any(0).all(1).nonzero().flatten().tolist() if len(whats) < 2 else ():
         a.why.setdefault(a.names[row], f"{a.names[row]} is undefined on these pictures")
     names = (a.subject.name, b.subject.name)
@@ -209,13 +217,14 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
         "tokens": (a.tokens, b.tokens),
         "neighbours": NEIGHBOURS,
         "estimator": ESTIMATOR,
+        "band": over,
     }
     return CKA(
         title=title,
         caption=caption,
         how=how,
         similarity=each.mean(0).numpy(),
-        band=band(each).numpy(),
+        band=width.numpy(),
         knn=knn.numpy(),
         rows=tuple(a.names),
         columns=tuple(b.names),

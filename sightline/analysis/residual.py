@@ -15,9 +15,9 @@ from sightline.analysis.subject import Subject, observed, subject
 from sightline.models.anatomy import Part
 from sightline.models.taps import record
 from sightline.spec import Result
+from sightline.weights.shortcuts import same_sum
 
 MEASURES = ("ratio", "cosine_branch", "cosine_sum")
-CLOSE = 1e-3  # of the largest value: a sum that is further from skip + branch has no skip
 
 
 def skip_against_branch(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b n"]:
@@ -84,7 +84,7 @@ def residual_study(
     """Skip against branch at every addition, averaged over pictures: attention and MLP apart, the class token apart.
 
     The branch is taken as it is added: behind norm, LayerScale and stochastic depth, in evaluation mode. Where the
-    shortcut of a ResNet is a convolution, z is what that puts out.
+    shortcut of a ResNet is a convolution, z is what that puts out; where a ReLU follows the addition, it is left out.
 
     >>> found = sl.residual_study(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=8, size=32))
     >>> found.per_token.shape, found.sublayers[:2]
@@ -126,7 +126,7 @@ class Additions:
         skip, branch = self.held.pop(p.skip), self.held.pop(p.branch)
         if path in self.skips:
             self.held[path] = value
-        if not (skip + branch - value).abs().max() <= CLOSE * value.abs().max():
+        if not same_sum(skip, branch, value):
             self.why[path] = f"{path} is not the sum of skip and branch: this block has no skip connection"
             return
         if not branch.any():

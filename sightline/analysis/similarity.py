@@ -3,8 +3,8 @@
     K = X X',  K^ = U-centred K,  HSIC_1(K, L) = <K^, L^> / (m (m - 3))      (Song et al. 2012; Székely & Rizzo 2014)
     CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))                           (Kornblith et al. 2019; Nguyen et al. 2020)
 
-Features that share a large mean (norms with a bias, ReLU, registers) are centred first. HSIC does not change by that, but
-float32 does: they lose all their digits in the Gram matrix otherwise.
+Features that share a large mean (norms with a bias, ReLU, registers) are centred first. HSIC does not change by that,
+but float32 does: they lose all their digits in the Gram matrix otherwise.
 """
 
 from collections.abc import Iterable
