@@ -15,30 +15,12 @@ from sightline.analysis.choose import Layers, Tokens, check_tokens, chosen
 from sightline.analysis.grams import NEIGHBOURS, SMALLEST, Sums, flat_grams
 from sightline.analysis.pictures import Batch, Data, Pictures
 from sightline.analysis.subject import Subject, observed, subject
+from sightline.evals.interval import t95
 from sightline.models.taps import paths
 from sightline.spec import Result
 
 ESTIMATOR = "HSIC_1 of U-centred Gram matrices, summed over batches before the ratio"
 log = logging.getLogger("sightline.analysis")
-# two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; from 30 on the normal one is near enough
-T95: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-T95 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,19 +166,14 @@ def _is_pair(layers: Any, one: Subject, two: Subject) -> bool:
     return words or not (paths(one.model, layers[1]) and paths(two.model, layers[0]))
 
 
-def student(count: int) -> float:
-    """The two-sided 95 % quantile of Student's t for the mean of `count` values."""
-    return T95[count - 2] if count - 2 < len(T95) else 1.96
-
-
 def band(runs: list[Sums], values: Tensor) -> tuple[Tensor, str]:
     """Half width of the 95 % interval and what it is over: the repeats, or the batches of the only one."""
     count, batches = len(runs), runs[0].batches
     if count > 1:
-        return student(count) * values.std(0) / count**0.5, f"95 %, Student's t over {count} repeats"
+        return t95(count - 1) * values.std(0) / count**0.5, f"95 %, Student's t over {count} repeats"
     if batches < 2:
         return torch.full_like(values[0], torch.nan), "none: one batch"
-    return student(batches) * runs[0].error(), f"95 %, Student's t over {batches} batches of one repeat, delta method"
+    return t95(batches - 1) * runs[0].error(), f"95 %, Student's t over {batches} batches of one repeat, delta method"
 
 
 def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:

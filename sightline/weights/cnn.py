@@ -149,7 +149,8 @@ def _parts(maps: list[Seen], units: list[Seen], classes: int, added: list[nn.Mod
             about |= {"stage": heights.index(units[here].shape[2]), "sublayer": "convolution"}
         if s.path in places:
             taps = f"units.{added.index(s.module)}." if s.module in added else None
-            yield Part(kind="sum", **about, **({"skip": taps + "skip", "branch": taps + "branch"} if taps else {}))
+            about |= {"skip": f"{taps}skip", "branch": f"{taps}branch"} if taps else {}
+            yield Part(kind="sum", **about)
         elif s is not first and isinstance(s.module, nn.Conv2d) and s.shape[2] * s.shape[3] > 1:
             yield Part(kind="conv", **about)
         elif isinstance(s.module, NORMS):
