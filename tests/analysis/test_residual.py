@@ -13,8 +13,10 @@ def test_a_scaled_branch_scales_the_ratio(factor):
     """Norm ratio of a branch scaled by a is ratio / a."""
     z, f = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     one, other = sl.skip_against_branch(z, f), sl.skip_against_branch(z, factor * f)
-    torch.testing.assert_close(other[0] * factor, one[0])
-    torch.testing.assert_close(other[1], one[1])
+    torch.testing.assert_close(other[0] * factor, one[0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(other[1], one[1], rtol=0, atol=1e-6)
+    total = torch.cosine_similarity(z.double(), (z + factor * f).double(), dim=-1)
+    torch.testing.assert_close(other[2], total, rtol=0, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
