@@ -1,4 +1,4 @@
-"""How fast looking is: `python -m benchmarks.analysis [rounds]`, about five minutes.
+"""How fast looking is: `python -m benchmarks.analysis [rounds]`, about five minutes for two rounds.
 
 CKA against the plain forward passes and against torch_cka 0.21, attention statistics, `compare`, and peak memory.
 Contestants take turns, ratios are taken round by round, medians reported. Processor time of one thread: other work on
@@ -30,7 +30,7 @@ from sightline.analysis.subject import Subject, observed, subject
 from sightline.models.taps import record
 
 BATCH, BATCHES = 128, 4  # 512 pictures; every round takes another batch
-HEADS = 32  # pictures of one round of attention statistics
+HEADS = 16  # pictures of one round of attention statistics
 
 
 def spent(run: Callable[[], object]) -> float:
@@ -207,14 +207,14 @@ def peak_alone(pictures: int) -> float:
     return float(run.stdout.split()[-1])
 
 
-def main(rounds: int = 3) -> None:
+def main(rounds: int = 2) -> None:
     torch.set_num_threads(1)
     s, t = subject(sl.build("vit-s16", classes=10).eval()), subject(sl.build("bit-r50x1", classes=10).eval())
     data = sl.dataset("scenes/objects", "test", num=BATCH * BATCHES, size=224)
     pictures = [x for x, _ in data.batches(s.image, batch=BATCH)]
     out: dict = {"pictures": BATCH * min(rounds, BATCHES), "batch": BATCH, "rounds": rounds, "threads": 1}
     out["layers"] = [len(chosen(s)), len(chosen(t))]
-    out |= attention(s, pictures[0][:HEADS], 3 * rounds)
+    out |= attention(s, pictures[0][:HEADS], 4 * rounds + 1)
     print({k: v for k, v in out.items() if k != "attention rounds"}, flush=True)
     try:
         out["torch_cka"] = against_torch_cka(s, t, pictures[0], 2 * rounds + 1)
