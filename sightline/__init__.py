@@ -16,6 +16,8 @@ from sightline.analysis.equivariance import (
     unchanged_fraction,
 )
 from sightline.analysis.faithful import ObjectMass, object_mass
+from sightline.analysis.film import DepthFilm, depth_film
+from sightline.analysis.gaze import Gaze, gaze
 from sightline.analysis.heads import HeadSubsets, head_subsets
 from sightline.analysis.localisation import Localisation, localisation
 from sightline.analysis.look import Looked, compare, look
@@ -90,6 +92,7 @@ __all__ = [
     "Correspondence",
     "Cost",
     "Dataset",
+    "DepthFilm",
     "Episode",
     "Episodes",
     "Extracted",
@@ -97,6 +100,7 @@ __all__ = [
     "FewShot",
     "Finding",
     "Folder",
+    "Gaze",
     "Got",
     "HeadSubsets",
     "Hybrid",
@@ -159,6 +163,7 @@ __all__ = [
     "cosine_similarity",
     "cost",
     "dataset",
+    "depth_film",
     "episodes",
     "equivariance_error",
     "evaluate",
@@ -167,6 +172,7 @@ __all__ = [
     "fewshot",
     "fewshot_evaluator",
     "foreground",
+    "gaze",
     "get_dataset",
     "gradient_rollout",
     "head_subsets",

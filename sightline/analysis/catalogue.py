@@ -10,6 +10,8 @@ from sightline.analysis.attention import attention_distance
 from sightline.analysis.attribution import attribution
 from sightline.analysis.cka import cka
 from sightline.analysis.embeddings import patch_filters, position_similarity
+from sightline.analysis.film import depth_film
+from sightline.analysis.gaze import gaze
 from sightline.analysis.heads import head_subsets
 from sightline.analysis.localisation import localisation
 from sightline.analysis.neighbours import neighbour_similarity
@@ -25,6 +27,8 @@ from sightline.spec import Result
 
 FEW = 32  # pictures of the analyses that keep a map of each, or run backwards
 BATCH = 128  # of CKA
+REPEATS = 4  # of CKA, each with half of the pictures: how far halves differ is the error of the whole
+SHOWN = 4  # pictures that are kept to be looked through
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Analysis:
 
     run: Callable[[Task], Result]
     refuses: Callable[[Task], str | None] = lambda task: None
+    which: int | None = None  # of two models, if it is about one of them
 
 
 def _no_attention(task: Task) -> str | None:
@@ -100,13 +105,16 @@ def _switches(s: Subject) -> list[str]:
 
 
 def _cka(task: Task, b: Any = None, **more: Any) -> Result:
-    return cka(_model(task), b, task.data, batch=min(BATCH, task.n), n=task.n, seed=task.seed, **more)
+    half = max(4, task.n // 2)
+    return cka(_model(task), b, task.data, batch=min(BATCH, half), n=half, repeats=REPEATS, seed=task.seed, **more)
 
 
 LOOK: dict[str, Analysis] = {
     "cka": Analysis(_cka, _too_few),
     "attention-distance": Analysis(lambda t: attention_distance(_model(t), t.data, n=t.n, seed=t.seed), _no_attention),
     "attention-maps": Analysis(lambda t: attention_maps(_model(t), t.data, n=t.few), _no_attention),
+    "gaze": Analysis(lambda t: gaze(_model(t), t.data, n=min(t.n, SHOWN), seed=t.seed), _no_attention),
+    "depth-film": Analysis(lambda t: depth_film(_model(t), t.data, n=min(t.n, SHOWN), seed=t.seed)),
     "rollout": Analysis(lambda t: attention_rollout(_model(t), t.data, n=t.few), _no_attention),
     "rollout-identity": Analysis(lambda t: attention_rollout(_model(t), t.data, identity=True, n=t.few), _no_attention),
     "rollout-gradient": Analysis(lambda t: attention_rollout(_model(t), t.data, gradient=True, n=t.few), _no_rollout),
@@ -142,7 +150,18 @@ COMPARE: dict[str, Analysis] = {
         lambda t: _not_vit_and_cnn(t) or _too_few(t),
     ),
 }
-TWICE = ("attention-distance", "receptive-field", "residual", "localisation", "priors", "cka")  # of each model, too
+TWICE = (
+    "attention-distance",
+    "gaze",
+    "depth-film",
+    "receptive-field",
+    "receptive-field-before",
+    "residual",
+    "localisation",
+    "attribution",
+    "priors",
+    "cka",
+)  # of each model, too
 
 
 def one_of_two(analysis: Analysis, which: int) -> Analysis:
@@ -151,13 +170,29 @@ def one_of_two(analysis: Analysis, which: int) -> Analysis:
     def alone(task: Task) -> Task:
         return Task((task.models[which],), task.data, task.n, task.seed)
 
-    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)))
+    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)), which)
 
 
 def comparison() -> dict[str, Analysis]:
     """What compares two models, and what is worth having of both side by side."""
     both = {f"{name}-{'ab'[i]}": one_of_two(LOOK[name], i) for name in TWICE for i in (0, 1)}
     return COMPARE | both
+
+
+def about(t: Task, analysis: Analysis) -> list[dict[str, str]]:
+    """Which models a result is about: name, kind and what the head reads. Two of one name are told apart."""
+    rows = [{"name": s.name, "kind": kind(s), "pool": s.pool if s.attention_blocks else "map"} for s in t.models]
+    if len(rows) == 2 and rows[0]["name"] == rows[1]["name"]:
+        for row, side in zip(rows, "ab"):
+            row["name"] += f" ({side})"
+    return rows if analysis.which is None else [rows[analysis.which]]
+
+
+def kind(s: Subject) -> str:
+    """vit, hybrid or cnn."""
+    if not s.attention_blocks:
+        return "cnn"
+    return "hybrid" if any(p.stage is not None for p in s.parts) else "vit"
 
 
 def task(models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int) -> Task:

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from sightline.analysis.catalogue import LOOK, Analysis, Task, comparison, task
+from sightline.analysis.catalogue import LOOK, Analysis, Task, about, comparison, task
 from sightline.data.dataset import Dataset
 from sightline.spec import Result
 
@@ -114,7 +114,7 @@ def _one(name: str, analysis: Analysis, t: Task, out: Path, key: str) -> Looked:
     except (ValueError, RuntimeError, torch.linalg.LinAlgError) as error:
         log.warning("%s failed: %s", name, error)
         return Looked(name=name, state="failed", why=" ".join(str(error).split()))
-    found.how["key"] = key
+    found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)
     found.save(path)
     spent = round(time.monotonic() - begun, 2)
     return Looked(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
