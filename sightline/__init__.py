@@ -57,6 +57,7 @@ from sightline.evals.probes import KNNProbe, LinearProbe
 from sightline.evals.retrieval import Retrieval, retrieval
 from sightline.evals.truth import foreground, scene_boxes, scene_masks
 from sightline.evals.vtab import Vtab, vtab, vtab_references
+from sightline.figures.draw import draw, save_figure
 from sightline.models.anatomy import Part, anatomy
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import build, resize
@@ -164,6 +165,7 @@ __all__ = [
     "cost",
     "dataset",
     "depth_film",
+    "draw",
     "episodes",
     "equivariance_error",
     "evaluate",
@@ -210,6 +212,7 @@ __all__ = [
     "rollout",
     "sample_episode",
     "save",
+    "save_figure",
     "scale_similarity",
     "scene_boxes",
     "scene_masks",
