@@ -27,7 +27,8 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
         ax.errorbar(
             depth, r.radii[:, j], yerr=error, marker="o", color=COLOURS[j], capsize=2, label=f"{share} % of the mass"
         )
-    ax.set_xlabel("block, first to last")
+    side = "before" if r.how.get("side") == "before" else "behind"
+    ax.set_xlabel(f"block, first to last ({side} the addition)")
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)
     ax.legend(loc="best")

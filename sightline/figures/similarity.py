@@ -73,7 +73,7 @@ def draw_localisation(r: Localisation, ax: Any) -> None:
         corner = (column * (x + 1) + j - 0.5, row * (y + 1) + i - 0.5)
         ax.add_patch(_frame(corner))
     bare(ax)
-    ax.set_xlabel(f"tokens of {r.layer} at corners, edges and middle; their own patch is framed")
+    ax.set_xlabel("nine tokens by place; the own patch is framed")
 
 
 def _frame(corner: tuple[float, float]) -> Any:
