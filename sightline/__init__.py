@@ -68,6 +68,8 @@ from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import Features, ImageSpec, Result
+from sightline.studies.claims import verdicts
+from sightline.studies.verdict import Effect, Verdict
 from sightline.weights.adopt import adopt
 from sightline.weights.load import load
 from sightline.weights.report import Report, WeightsError
@@ -94,6 +96,7 @@ __all__ = [
     "Cost",
     "Dataset",
     "DepthFilm",
+    "Effect",
     "Episode",
     "Episodes",
     "Extracted",
@@ -136,6 +139,7 @@ __all__ = [
     "SuiteTask",
     "TestSets",
     "TooManyBad",
+    "Verdict",
     "ViT",
     "ViTConfig",
     "Vtab",
@@ -227,6 +231,7 @@ __all__ = [
     "token_probes",
     "u_center",
     "unchanged_fraction",
+    "verdicts",
     "vtab",
     "vtab_references",
     "what_if",

@@ -104,6 +104,12 @@ def _switches(s: Subject) -> list[str]:
     return [f"{kind} {i}" for kind in ("block", "skip") for i in range(len(s.attention_blocks))]
 
 
+def _additions(s: Subject) -> str | list[str]:
+    """Where "before the addition" is asked: of a ViT behind attention, as the paper does; an MLP sees its own token only."""
+    found = [p.path for p in s.parts if p.kind == "sum" and p.sublayer == "attention"]
+    return found or "blocks"
+
+
 def _cka(task: Task, b: Any = None, **more: Any) -> Result:
     half = max(4, task.n // 2)
     return cka(_model(task), b, task.data, batch=min(BATCH, half), n=half, repeats=REPEATS, seed=task.seed, **more)
@@ -120,7 +126,10 @@ LOOK: dict[str, Analysis] = {
     "rollout-gradient": Analysis(lambda t: attention_rollout(_model(t), t.data, gradient=True, n=t.few), _no_rollout),
     "receptive-field": Analysis(lambda t: receptive_field(_model(t), t.data, n=t.few, seed=t.seed)),
     "receptive-field-before": Analysis(
-        lambda t: receptive_field(_model(t), t.data, side="before", n=t.few, seed=t.seed), _no_sums
+        lambda t: receptive_field(
+            _model(t), t.data, layers=_additions(t.models[0]), side="before", n=t.few, seed=t.seed
+        ),
+        _no_sums,
     ),
     "residual": Analysis(lambda t: residual_study(_model(t), t.data, n=t.n, seed=t.seed), _no_sums),
     "localisation": Analysis(
