@@ -67,6 +67,7 @@ from sightline.models.layers import attention, basic_self_attention
 from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
+from sightline.report.write import write_report
 from sightline.spec import Features, ImageSpec, Result
 from sightline.studies.claims import verdicts
 from sightline.studies.verdict import Effect, Verdict
@@ -235,5 +236,6 @@ __all__ = [
     "vtab",
     "vtab_references",
     "what_if",
+    "write_report",
     "zoo",
 ]

@@ -105,7 +105,7 @@ def _switches(s: Subject) -> list[str]:
 
 
 def _additions(s: Subject) -> str | list[str]:
-    """Where "before the addition" is asked: of a ViT behind attention, as the paper does; an MLP sees its own token only."""
+    """Where "before the addition" is asked: in a ViT behind attention, as in the paper; an MLP sees its token alone."""
     found = [p.path for p in s.parts if p.kind == "sum" and p.sublayer == "attention"]
     return found or "blocks"
 
