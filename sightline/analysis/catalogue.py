@@ -1,6 +1,6 @@
 """The analyses by name, and to which models each applies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Task:
     data: Dataset
     n: int
     seed: int
+    names: tuple[str, ...] = ()  # what to call the models; by default by type and size
 
     @property
     def few(self) -> int:
@@ -177,7 +178,7 @@ def one_of_two(analysis: Analysis, which: int) -> Analysis:
     """An analysis of one model as part of a comparison."""
 
     def alone(task: Task) -> Task:
-        return Task((task.models[which],), task.data, task.n, task.seed)
+        return Task((task.models[which],), task.data, task.n, task.seed, task.names[which : which + 1])
 
     return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)), which)
 
@@ -190,7 +191,11 @@ def comparison() -> dict[str, Analysis]:
 
 def about(t: Task, analysis: Analysis) -> list[dict[str, str]]:
     """Which models a result is about: name, kind and what the head reads. Two of one name are told apart."""
-    rows = [{"name": s.name, "kind": kind(s), "pool": s.pool if s.attention_blocks else "map"} for s in t.models]
+    names = t.names or tuple(s.name for s in t.models)
+    rows = [
+        {"name": name, "kind": kind(s), "pool": s.pool if s.attention_blocks else "map"}
+        for name, s in zip(names, t.models)
+    ]
     if len(rows) == 2 and rows[0]["name"] == rows[1]["name"]:
         for row, side in zip(rows, "ab"):
             row["name"] += f" ({side})"
@@ -204,10 +209,12 @@ def kind(s: Subject) -> str:
     return "hybrid" if any(p.stage is not None for p in s.parts) else "vit"
 
 
-def task(models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int) -> Task:
+def task(models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int, names: Sequence[str] = ()) -> Task:
     """Checked, and the models made ready."""
     if not isinstance(data, Dataset):
         raise ValueError(f"A Dataset is expected, from sl.dataset or sl.Folder; got a {type(data).__name__}.")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"n is a whole number from 1 up; got {n!r}.")
-    return Task(tuple(subject(m) for m in models), data, min(n, len(data)), seed)
+    if names and len(names) != len(models):
+        raise ValueError(f"One name per model is expected, {len(models)} in all; got {len(names)}.")
+    return Task(tuple(subject(m) for m in models), data, min(n, len(data)), seed, tuple(map(str, names)))

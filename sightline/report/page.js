@@ -86,7 +86,7 @@
   }
 
   class Store {
-    constructor() { this.state = { picture: 0, depth: 0, x: 0.5, y: 0.5, head: -1, from: "place" }; this.all = []; }
+    constructor() { this.state = { picture: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "place" }; this.all = []; }
     set(change) { Object.assign(this.state, change); for (const f of this.all) f(this.state); }
   }
 
@@ -232,7 +232,7 @@
       const bytes = new Uint8Array(buffer), [count, blocks, heads, queries, cells] = d.shape, [rows, columns] = d.grid, size = d.pictures;
       const picture = make("canvas", { width: 420, height: Math.round((420 * size.height) / size.width), className: "smooth" });
       const seen = make("canvas", { width: 420, height: picture.height, className: "smooth" });
-      const across = Math.min(heads, 4), down = Math.ceil(heads / across), gap = 6, tile = Math.round((420 - gap * (across - 1)) / across);
+      const across = Math.ceil(Math.sqrt(heads)), down = Math.ceil(heads / across), gap = 6, tile = Math.round((420 - gap * (across - 1)) / across);
       const tall = Math.round((tile * rows) / columns), wall = make("canvas", { width: 420, height: down * tall + (down - 1) * gap });
       const out = make("output");
       out.setAttribute("aria-live", "polite");

@@ -63,7 +63,10 @@ def groups(entries: list[Entry]) -> list[Group]:
     found: dict[Any, list[Entry]] = {}
     for e in entries:
         found.setdefault(question(e), []).append(e)
-    return sorted((Group(tuple(v)) for v in found.values()), key=lambda g: place(g.entries[0].result))
+    return sorted(
+        (Group(tuple(v)) for v in found.values()),
+        key=lambda g: (place(g.entries[0].result), g.entries[0].result.how.get("side") == "before"),
+    )
 
 
 def inline_svg(svg: str, name: str, alt: str) -> str:

@@ -63,7 +63,7 @@ def _cka(r: CKA) -> str:
     top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
     return (
         f"Most alike are {r.rows[top]} and {r.columns[best[top]]} (CKA {s[top, best[top]]:.2f}); the mean of all pairs "
-        f"is {np.nanmean(s):.2f}, and the last layer of the first model finds at best {s[-1, best[-1]]:.2f} in the second."
+        f"is {np.nanmean(s):.2f}, and the first model's last layer finds at best {s[-1, best[-1]]:.2f} in the second."
     )
 
 
