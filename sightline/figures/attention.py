@@ -11,7 +11,7 @@ from sightline.analysis.faithful import ObjectMass
 from sightline.analysis.film import DepthFilm
 from sightline.analysis.gaze import Gaze
 from sightline.analysis.rollout import AttentionMaps
-from sightline.figures.style import COLOURS, LIKENESS, PALE, bare, mosaic, spread_out
+from sightline.figures.style import COLOURS, INK, LIKENESS, PALE, bare, mosaic, spread_out
 
 PICTURES = 6  # that a figure shows
 
@@ -26,7 +26,16 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
     left.set_xticks(spread_out(r.pixels.shape[1], 8) and [1 + i for i in spread_out(r.pixels.shape[1], 8)])
     depth = np.repeat(np.arange(len(r.pixels)), r.pixels.shape[1])
     dots = right.scatter(
-        depth, r.pixels.ravel(), c=r.prefix_mass.ravel(), cmap=LIKENESS, vmin=0, vmax=1, s=22, zorder=3
+        depth,
+        r.pixels.ravel(),
+        c=r.prefix_mass.ravel(),
+        cmap=LIKENESS,
+        vmin=0,
+        vmax=1,
+        s=26,
+        zorder=3,
+        edgecolors=INK,
+        linewidths=0.7,
     )
     right.set_xlabel("block, first to last")
     for ax in (left, right):

@@ -86,13 +86,11 @@ class Page:
         room = GAZE // len(group.entries)
         figures = "".join(self.figure(e, alone=single, room=room) for e in group.entries)
         names = {e.name for e in group.entries}
-        judged = [v for v in self.verdicts if v.claim in group.topic.claims and self.concerns(v, group)]
+        judged = [v for v in self.verdicts if v.claim in group.claims and self.concerns(v, group)]
         paper = ""
-        if group.topic.found:
-            paper = (
-                f'<div class="paper"><h3>In the paper ({escape(group.topic.where)})</h3>'
-                f"<p>{escape(group.topic.found)}</p></div>"
-            )
+        where, found = group.paper
+        if found:
+            paper = f'<div class="paper"><h3>In the paper ({escape(where)})</h3><p>{escape(found)}</p></div>'
         beside = paper + "".join(card(v) for v in judged)
         details = "".join(f"<h3>{escape(e.result.title)}</h3>{how_table(e.result)}" for e in group.entries)
         links = " · ".join(self.download(e) for e in group.entries)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from sightline.analysis.cka import CKA
+from sightline.analysis.receptive import ReceptiveField
+from sightline.analysis.scale import ScaleSimilarity
 from sightline.figures.style import INK, models_of
 from sightline.report.collect import Entry
 from sightline.report.papers import Topic, place, topic
@@ -29,6 +32,24 @@ class Group:
     @property
     def topic(self) -> Topic:
         return topic(self.entries[0].result)
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Those of the topic that this group, and not its neighbour of the same type, is about."""
+        first = self.entries[0].result
+        if isinstance(first, CKA):
+            pooled = first.how.get("analysis") == "cka-pooled"
+            return () if pooled else ("C3", "C4") if len(models_of(first)) == 2 else ("C1", "C2")
+        if isinstance(first, ReceptiveField):
+            return ("C9",) if first.how.get("side") == "before" else ("C8",)
+        return self.topic.claims
+
+    @property
+    def paper(self) -> tuple[str, str]:
+        """Where and what, unless the result is of a type that the paper uses for another question."""
+        first = self.entries[0].result
+        other = isinstance(first, ScaleSimilarity) and first.how.get("varied") != "data"
+        return ("", "") if other else (self.topic.where, self.topic.found)
 
     @property
     def heading(self) -> str:
@@ -103,7 +124,7 @@ def plot(e: Effect) -> str:
     if math.isfinite(e.low) and math.isfinite(e.high) and e.high > e.low:
         parts.append(f'<path d="M{at(e.low):.1f} 10H{at(e.high):.1f}" stroke="currentColor" stroke-width="3"/>')
     parts.append(f'<circle cx="{at(e.value):.1f}" cy="10" r="5" fill="currentColor"/>')
-    return f'<svg viewBox="0 0 300 20" preserveAspectRatio="none" aria-hidden="true">{"".join(parts)}</svg>'
+    return f'<svg viewBox="0 0 300 20" aria-hidden="true">{"".join(parts)}</svg>'
 
 
 def effect(e: Effect) -> str:

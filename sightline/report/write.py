@@ -14,7 +14,6 @@ from sightline.figures.draw import draw
 from sightline.figures.style import styled
 from sightline.report.collect import Collected, Entry, Given, collect
 from sightline.report.page import Page, said
-from sightline.report.papers import topic
 from sightline.report.sections import groups
 from sightline.spec import Result, atomic
 from sightline.studies.claims import verdicts
@@ -153,11 +152,11 @@ def markdown(found: Collected, judged: list[Verdict], title: str) -> str:
     for g in groups(found.entries):
         lines += [f"## {_cell(g.heading)}", ""]
         for e in g.entries:
-            about = topic(e.result)
             lines += [_cell(said(e.result)), "", f"![{_cell(e.result.title)}](figures/{e.name}.png)", ""]
             lines += [f"{_cell(e.result.caption)} Data: [{e.name}.npz](data/{e.name}.npz)", ""]
-        if about.found:
-            lines += [f"*In the paper ({about.where}):* {about.found}", ""]
+        where, told = g.paper
+        if told:
+            lines += [f"*In the paper ({where}):* {told}", ""]
     if found.notices:
         lines += ["## Not on this page", "", *(f"- {_cell(n)}" for n in found.notices), ""]
     return "\n".join(lines)
