@@ -95,18 +95,13 @@ def draw(result: Result, ax: Any = None, *, title: bool = True) -> Any:
             at = ax if ax is not None else figure.subplots()
             panel[0](result, at)
             if title:
-                at.set_title(_plain(result.title))
+                at.set_title(result.title)
             return figure
         place = figure if ax is None else _instead(ax)
         several[0](result, place)
         if title:
-            place.suptitle(_plain(result.title), fontsize=10)
+            place.suptitle(result.title, fontsize=10)
     return figure
-
-
-def _plain(text: str) -> str:
-    """matplotlib reads a pair of dollar signs as a formula."""
-    return text.replace("$", r"\$")
 
 
 def _instead(ax: Any) -> Any:

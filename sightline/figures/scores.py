@@ -18,8 +18,8 @@ CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confus
 
 
 def short(name: str, most: int = 18) -> str:
-    """A name that fits an axis, without what matplotlib takes for formulas."""
-    name = name.replace("$", "＄").replace("\n", " ")
+    """A name that fits an axis."""
+    name = " ".join(name.split())
     return name if len(name) <= most else name[: most - 1] + "…"
 
 

@@ -3,6 +3,7 @@
 matplotlib is imported here, inside functions, so that `import sightline` does not pay for it.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ SETTINGS: dict[str, Any] = {
     "lines.markersize": 4,
     "image.interpolation": "nearest",
     "savefig.dpi": 144,
+    "text.parse_math": False,  # a dollar in a name of a class starts no formula
     "svg.fonttype": "none",  # text stays text: smaller files, and it can be searched
     "svg.hashsalt": "sightline",  # the same result gives the same file
 }
@@ -44,7 +46,8 @@ def styled() -> Iterator[None]:
     import matplotlib as mpl
 
     settings: Any = SETTINGS
-    with mpl.rc_context(settings):
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
         yield
 
 

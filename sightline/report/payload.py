@@ -190,7 +190,7 @@ PAYLOADS: dict[type[Result], Callable[[Any], dict[str, Any] | None]] = {
     PositionSimilarity: _positions,
     Correspondence: _correspondence,
 }
-ALSO_DRAWN = (Classification, PositionSimilarity, ReceptiveField, Attribution)  # the figure says more than the widget
+ALSO_DRAWN = (Classification, PositionSimilarity, ReceptiveField)  # the figure says more than the widget
 
 
 def payload(r: Result, room: int = GAZE) -> dict[str, Any] | None:
