@@ -132,10 +132,10 @@ def episodes(few=0.9, many=0.6, one=0.6, five=0.9):
     )
 
 
-def layer_probes(*, cls_end=0.8, gap_end=0.8, half=0.01):
+def layer_probes(*, cls_end=0.8, gap_end=0.8, cnn_end=0.3, half=0.01):
     up = np.linspace(0.2, 1, 6)
     rows = np.stack(
-        [up * cls_end, up * 0.5, up * 0.5, np.array([0.1, 0.1, 0.1, 0.2, 0.5, 1]) * gap_end, up * gap_end, up * 0.6]
+        [up * cls_end, up * 0.5, up * 0.5, np.array([0.1, 0.1, 0.1, 0.2, 0.5, 1]) * gap_end, up * gap_end, up * cnn_end]
     )
     return sl.LayerProbes(
         title="What each block knows",
