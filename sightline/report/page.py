@@ -3,6 +3,7 @@
 import base64
 import importlib.resources
 import json
+import warnings
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -15,6 +16,8 @@ from sightline.report.sentences import sentence
 from sightline.spec import Result
 from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import Verdict
+
+DAMAGED = "The numbers of this result do not fit together."
 
 
 @dataclass
@@ -92,7 +95,9 @@ class Page:
         if found:
             paper = f'<div class="paper"><h3>In the paper ({escape(where)})</h3><p>{escape(found)}</p></div>'
         beside = paper + "".join(card(v) for v in judged)
-        details = "".join(f"<h3>{escape(e.result.title)}</h3>{how_table(e.result)}" for e in group.entries)
+        details = "".join(
+            f"<h3>{escape(e.result.title)}</h3>{guarded(lambda r=e.result: how_table(r), '')}" for e in group.entries
+        )
         links = " · ".join(self.download(e) for e in group.entries)
         wide = " single" if single else ""
         return (
@@ -144,15 +149,17 @@ class Page:
 
 def said(r: Result) -> str:
     """The sentence; a result that is damaged says so."""
-    return guarded(lambda: sentence(r), "The numbers of this result do not fit together.")
+    return guarded(lambda: sentence(r), DAMAGED)
 
 
 def guarded(make: Any, otherwise: Any) -> Any:
     """What is made, or the substitute where a result is damaged: one bad file must not take the page along."""
-    try:
-        return make()
-    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError):
-        return otherwise
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing are NaN, and are written so
+        try:
+            return make()
+        except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError):
+            return otherwise
 
 
 def tagged(name: str, data: Any) -> str:

@@ -94,7 +94,7 @@ def inline_svg(svg: str, name: str, alt: str) -> str:
     """A drawing of matplotlib's as part of the page: in the page's ink, its parts renamed, with an alt text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
-    body = re.sub(r'\b(id|xlink:href|href)="(#?)(?!data:)', rf'\1="\2{name}-', body)
+    body = re.sub(r'\b(id|xlink:href|href)="(#?)(?!data:)', rf'\g<1>="\g<2>{name}-', body)
     body = body.replace("url(#", f"url(#{name}-")
     for ink in (INK, INK.upper()):
         body = body.replace(ink, "currentColor")

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import math
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from sightline.figures.draw import draw
 from sightline.figures.style import styled
 from sightline.report.collect import Collected, Entry, Given, collect
-from sightline.report.page import Page, said
+from sightline.report.page import DAMAGED, Page, guarded, said
 from sightline.report.sections import groups
 from sightline.spec import Result, atomic
 from sightline.studies.claims import verdicts
@@ -39,7 +40,8 @@ def write_report(results: Given, folder: str | Path, title: str = "What these mo
     """
     found = collect(results)
     folder = Path(folder)
-    found_verdicts = verdicts(e.result for e in found.entries)
+    sound = [e.result for e in found.entries if said(e.result) != DAMAGED]
+    found_verdicts = verdicts(sound)
     drawings = {e.name: svg for e in found.entries if (svg := _drawn(e, folder, found)) is not None}
     for e in found.entries:
         e.result.save(folder / "data" / f"{e.name}.npz")
@@ -53,7 +55,9 @@ def write_report(results: Given, folder: str | Path, title: str = "What these mo
 def _drawn(e: Entry, folder: Path, found: Collected) -> str | None:
     """The figure as .png and .svg; a result that cannot be drawn is told, the others go on."""
     try:
-        with_title, bare = draw(e.result), draw(e.result, title=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            with_title, bare = draw(e.result), draw(e.result, title=False)
     except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
         found.notices.append(f"{e.name} could not be drawn ({' '.join(str(error).split())}).")
         return None
@@ -127,7 +131,7 @@ def plain(found: Collected, judged: list[Verdict], title: str) -> dict[str, Any]
             "title": e.result.title,
             "caption": e.result.caption,
             "says": said(e.result),
-            "summary": e.result.summary(),
+            "summary": guarded(e.result.summary, {}),
             "how": e.result.how,
             "data": f"data/{e.name}.npz",
             "figure": f"figures/{e.name}.png",
