@@ -69,7 +69,7 @@
   function pointed(canvas, cells, move, label) {
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "application");
-    canvas.setAttribute("aria-label", label + ". Arrow keys move.");
+    canvas.setAttribute("aria-label", label + " Arrow keys move.");
     const at = (event) => {
       const box = canvas.getBoundingClientRect();
       move(clamp((event.clientX - box.left) / box.width, 0, 0.9999), clamp((event.clientY - box.top) / box.height, 0, 0.9999));
@@ -277,7 +277,15 @@
       };
       const move = (x, y) => store.set({ x, y, from: "place" });
       for (const c of [picture, seen]) pointed(c, () => [store.state.x, store.state.y, columns, rows], move, host.dataset.alt);
-      pointed(wall, () => [((store.state.head % across) + 0.5) / across, (Math.floor(Math.max(store.state.head, 0) / across) + 0.5) / down, across, down], () => {}, "The heads of this block. Click one to choose it");
+      wall.tabIndex = 0;
+      wall.setAttribute("role", "application");
+      wall.setAttribute("aria-label", "The heads of this block. Click one, or choose by the arrow keys");
+      wall.addEventListener("keydown", (e) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[e.key];
+        if (!step) return;
+        e.preventDefault();
+        store.set({ head: clamp(Math.max(store.state.head, 0) + step, 0, heads - 1) });
+      });
       wall.addEventListener("click", (e) => {
         const box = wall.getBoundingClientRect();
         const k = Math.floor(((e.clientY - box.top) / box.height) * down) * across + Math.floor(((e.clientX - box.left) / box.width) * across);

@@ -53,22 +53,34 @@ def write_report(results: Given, folder: str | Path, title: str = "What these mo
 
 
 def _drawn(e: Entry, folder: Path, found: Collected) -> str | None:
-    """The figure as .png and .svg; a result that cannot be drawn is told, the others go on."""
+    """The figure as .png with its title, and as .svg without, as the page shows it under a heading of its own.
+
+    A result that cannot be drawn is told, the others go on.
+    """
+    base = folder / "figures"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), styled():
             warnings.simplefilter("ignore", RuntimeWarning)
-            with_title, bare = draw(e.result), draw(e.result, title=False)
+            figure = draw(e.result)
+            with atomic(base / f"{e.name}.png") as partial:
+                figure.savefig(partial, format="png", dpi=110)
+            untitled(figure, e.result.title)
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
         found.notices.append(f"{e.name} could not be drawn ({' '.join(str(error).split())}).")
         return None
-    base = folder / "figures"
-    with styled():
-        for kind in ("png", "svg"):
-            with atomic(base / f"{e.name}.{kind}") as partial:
-                with_title.savefig(partial, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else None)
-        buffer = io.StringIO()
-        bare.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    _text(base / f"{e.name}.svg", buffer.getvalue())
     return buffer.getvalue()
+
+
+def untitled(figure: Any, title: str) -> None:
+    """Take the title away again."""
+    if figure.get_suptitle():
+        figure.suptitle("")
+    for ax in figure.axes:
+        if ax.get_title() == title:
+            ax.set_title("")
 
 
 def _fitted(page: Page) -> str:
