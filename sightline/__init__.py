@@ -71,6 +71,16 @@ from sightline.report.write import write_report
 from sightline.spec import Features, ImageSpec, Result
 from sightline.studies.claims import verdicts
 from sightline.studies.verdict import Effect, Verdict
+from sightline.training import recipes
+from sightline.training.failures import Diverged, Stopped
+from sightline.training.fit import fit
+from sightline.training.hyperrule import bit_hyperrule, bit_hyperrule_lr, bit_hyperrule_sizes
+from sightline.training.masked import MAE, MaskedPatches
+from sightline.training.recipe import Recipe
+from sightline.training.run import Curves, Run
+from sightline.training.schedule import rate
+from sightline.training.tasks import classification_loss
+from sightline.training.transfer import layer_scales, transfer
 from sightline.weights.adopt import adopt
 from sightline.weights.load import load
 from sightline.weights.report import Report, WeightsError
@@ -81,6 +91,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CKA",
+    "MAE",
     "Arrays",
     "AttentionDistance",
     "AttentionMaps",
@@ -95,8 +106,10 @@ __all__ = [
     "Classification",
     "Correspondence",
     "Cost",
+    "Curves",
     "Dataset",
     "DepthFilm",
+    "Diverged",
     "Effect",
     "Episode",
     "Episodes",
@@ -117,6 +130,7 @@ __all__ = [
     "Localisation",
     "Looked",
     "Manifest",
+    "MaskedPatches",
     "MultiLabel",
     "NeighbourSimilarity",
     "ObjectMass",
@@ -127,16 +141,19 @@ __all__ = [
     "Probed",
     "ReaL",
     "ReceptiveField",
+    "Recipe",
     "Report",
     "ResidualStudy",
     "Result",
     "Retrieval",
+    "Run",
     "ScaleSimilarity",
     "Scene",
     "Scenes",
     "SegmentationHead",
     "Sharded",
     "Shards",
+    "Stopped",
     "SuiteTask",
     "TestSets",
     "TooManyBad",
@@ -158,10 +175,14 @@ __all__ = [
     "attention_rollout",
     "attribution",
     "basic_self_attention",
+    "bit_hyperrule",
+    "bit_hyperrule_lr",
+    "bit_hyperrule_sizes",
     "build",
     "cam",
     "check",
     "cka",
+    "classification_loss",
     "compare",
     "config",
     "contact_sheet",
@@ -178,6 +199,7 @@ __all__ = [
     "extract",
     "fewshot",
     "fewshot_evaluator",
+    "fit",
     "foreground",
     "gaze",
     "get_dataset",
@@ -187,6 +209,7 @@ __all__ = [
     "invariance_error",
     "jacobian_locality",
     "layer_probes",
+    "layer_scales",
     "linear_cka",
     "load",
     "localisation",
@@ -209,7 +232,9 @@ __all__ = [
     "prefix_mass",
     "prior_report",
     "probe",
+    "rate",
     "receptive_field",
+    "recipes",
     "record",
     "residual_study",
     "resize",
@@ -230,6 +255,7 @@ __all__ = [
     "suite",
     "token_jacobian",
     "token_probes",
+    "transfer",
     "u_center",
     "unchanged_fraction",
     "verdicts",

@@ -73,12 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
         complain(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit("sightline: stopped.")
+    except (KeyboardInterrupt, click.Abort) as error:
+        sys.exit(f"sightline: {str(error) or 'stopped'}.")
     except BrokenPipeError:
         sys.exit(0)
     except (ValueError, FileNotFoundError) as error:
         complain(str(error))
+    except ConnectionError as error:  # another process of the job is gone
+        sys.exit(f"sightline: {error}")
 
 
 def complain(message: str) -> None:

@@ -33,6 +33,7 @@ class Augment:
 
     crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # share of the picture's area (ViT, code of appendix B.1.1)
     crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop before it becomes a square
+    crop_side: Number | None = None  # instead of crop_area: a window of this share of both sides (BiT: 128 of 160)
     flip: bool = True
     shift: Number = 0.0  # moved by up to this share of the side, borders mirrored: what small pictures get for a crop
     randaugment: tuple[int, Number] | None = None  # operations per picture, magnitude 0..10
@@ -47,6 +48,12 @@ class Augment:
         _need(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
         low, high = self.crop_ratio
         _need(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
+        side = 1.0 if self.crop_side is None else self.crop_side
+        _need(0 < side <= 1, f"crop_side={self.crop_side}", "expected a share of the side, 0 < crop_side <= 1")
+        both = self.crop_side is not None and self.crop_area is not None
+        _need(
+            not both, f"crop_area={self.crop_area}, crop_side={self.crop_side}", "give one of them, the other as None"
+        )
         _need(0 <= self.shift < 1, f"shift={self.shift}", "expected a share of the side, 0 <= shift < 1")
         count, level = self.randaugment or (0, 0)
         _need(
@@ -79,9 +86,11 @@ def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDAr
     """Inception crops of pictures with these (width, height): left, upper, right, lower, one row each.
 
     The area and the logarithm of the ratio are uniform; the first of ten tries that fits inside is taken, else the
-    largest centred crop of an allowed ratio.
+    largest centred crop of an allowed ratio. With `crop_side`, windows of that share of both sides.
     """
     width, height = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
+    if augment.crop_side is not None:
+        return _windows(sizes.astype(float), augment.crop_side, draws)
     if augment.crop_area is None:
         return np.concatenate([0 * width, 0 * height, width, height], axis=1)
     low, high = augment.crop_area
@@ -99,6 +108,14 @@ def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDAr
     left = np.where(missed, spare_x // 2, np.floor(draws.uniform("crop left") * (spare_x + 1)))
     upper = np.where(missed, spare_y // 2, np.floor(draws.uniform("crop upper") * (spare_y + 1)))
     return np.stack([left, upper, left + w, upper + h], axis=1)
+
+
+def _windows(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[np.float64]:
+    """Resizing to r x r and cutting a random c x c is cutting c / r of both sides and resizing to c x c."""
+    inside = np.maximum(1, np.rint(sizes * side))
+    chance = np.stack([draws.uniform("crop left"), draws.uniform("crop upper")], axis=1)
+    corner = np.floor(chance * (sizes - inside + 1))
+    return np.concatenate([corner, corner + inside], axis=1)
 
 
 def resize(pixels: Pixels, spec: ImageSpec) -> Pixels:

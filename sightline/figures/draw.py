@@ -35,6 +35,7 @@ from sightline.evals.vtab import Vtab
 from sightline.figures import attention, depth, scores, similarity
 from sightline.figures.style import COLOURS, heat, legend, lines, new_figure, styled
 from sightline.spec import Result, atomic
+from sightline.training.run import Curves
 
 Size = tuple[float, float]  # inches
 # one panel: (result, axes); drawn into the axes of the caller
@@ -70,6 +71,7 @@ FIGURE: dict[type[Result], tuple[Callable[..., None], Size]] = {
     PositionSimilarity: (depth.draw_positions, (8.6, 4.4)),
     Probed: (scores.draw_probed, (8.0, 5.4)),
     Classification: (scores.draw_classification, (9.0, 4.6)),
+    Curves: (scores.draw_curves, (9.0, 4.4)),
 }
 
 

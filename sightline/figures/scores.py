@@ -13,6 +13,7 @@ from sightline.evals.multilabel import MultiLabel, ReaL
 from sightline.evals.retrieval import Retrieval
 from sightline.evals.vtab import GROUPS, Vtab, vtab_references
 from sightline.figures.style import COLOURS, PALE, heat, legend, lines, spread_out
+from sightline.training.run import Curves
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
 
@@ -135,3 +136,24 @@ def draw_retrieval(r: Retrieval, ax: Any) -> None:
     ax.plot(np.arange(1, len(r.cmc) + 1), 100 * r.cmc, marker="o", color=COLOURS[0])
     ax.set(xlabel="first k pictures", ylabel="queries with a right one, %", ylim=(0, 100))
     legend(ax, 0)
+
+
+def draw_curves(r: Curves, figure: Any) -> None:
+    """A run by step: one panel per kind of number (loss, accuracy, rate ...), training and validation together."""
+    kinds: dict[str, list[str]] = {}
+    for name in r.names:
+        if len(r.of(name)[0]):
+            kinds.setdefault(name.rsplit("/", 1)[-1], []).append(name)
+    shown = sorted(kinds, key=lambda kind: -len(kinds[kind]))[:6]
+    if not shown:
+        figure.subplots().set_xlabel("nothing was logged")
+        return
+    axes = figure.subplots(-(-len(shown) // 3), min(3, len(shown)), squeeze=False).ravel()
+    for ax, kind in zip(axes, shown):
+        for i, name in enumerate(kinds[kind]):
+            steps, values = r.of(name)
+            ax.plot(steps, values, color=COLOURS[i % len(COLOURS)], marker="o" if len(steps) < 12 else "", label=name)
+        ax.set(xlabel="step", ylabel=kind)
+        legend(ax, len(kinds[kind]))
+    for ax in axes[len(shown) :]:
+        ax.remove()

@@ -63,7 +63,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
             name: fake.from_tensor(torch.empty_like(value, device="meta")).to("cpu").requires_grad_(value.requires_grad)
             for name, value in [*model.named_parameters(), *model.named_buffers()]
         }
-        kept = _Kept(weights.values())
+        kept = Kept(weights.values())
         picture = torch.empty(1, channels, y, x, dtype=dtype)
         with (
             FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter,
@@ -123,7 +123,7 @@ class _Whole(nn.Module):
         return self.model.head(self.model.represent(self.model.encode(x)))
 
 
-class _Kept:
+class Kept:
     """Counts the storages that autograd keeps, each once, the weights apart."""
 
     def __init__(self, weights: Any):

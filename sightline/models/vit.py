@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -293,16 +293,27 @@ class ViT(nn.Module):
     def encode(self, x: Tensor, rows: int | None = None) -> Float[Tensor, "b n d"]:
         """Pixels to the tokens behind the last block (or its first `rows`), normalised unless the norm stands behind
         the pooling."""
-        x = self.sequence(self.stem(x))
+        return self.through(self.sequence(self.stem(x)), rows)
+
+    def through(
+        self, x: Float[Tensor, "b n d"], rows: int | None = None, *, kept: Int[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b m d"]:
+        """A sequence through the blocks and the final norm. `kept` names the tokens that a shortened one holds."""
         for i, block in enumerate(self.blocks):
             if self.plan.position_at != "stem":
-                x = self.positions[i if self.plan.position_at == "every" else 0](x)
+                x = self.placed(x, i if self.plan.position_at == "every" else 0, kept)
             wanted = rows if i == self.plan.depth - 1 else None
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, wanted, use_reentrant=False)
             else:
                 x = block(x, wanted)
         return self.norm(x) if self.plan.final_norm == "tokens" else x
+
+    def placed(self, x: Tensor, table: int, kept: Tensor | None) -> Tensor:
+        """Positions added to all tokens, or to those that are kept."""
+        if kept is None:
+            return self.positions[table](x)
+        return x + self.positions[table](x.new_zeros(1, self.plan.tokens, self.plan.width))[0][kept]
 
     def stem(self, x: Tensor) -> Float[Tensor, "b n d"]:
         """Pixels to patch embeddings."""

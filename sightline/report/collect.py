@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.spec import Result
+from sightline.training.run import Run
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
 MADE = "`sightline look MODEL DATA --out DIR` makes some"
@@ -73,7 +74,11 @@ def _path(path: Path, found: Collected) -> None:
 
 
 def _folder(path: Path, found: Collected) -> None:
-    """All results in a folder, or in the folders within it; other files there are passed over and named."""
+    """All results in a folder, or in the folders within it; other files there are passed over and named. A run folder
+    gives its curves."""
+    if (path / "run.json").exists():
+        found.add(path.name, Run(path).curves())
+        return
     files = sorted(path.glob("*.npz")) or sorted(p for p in path.glob("*/*.npz") if p.parent.name != "data")
     if not files:
         raise ValueError(f"{path} holds no saved results (*.npz); {MADE}.")

@@ -55,7 +55,7 @@ class Page:
     def lead(self) -> str:
         """Which models, which pictures, how many results."""
         names = list(dict.fromkeys(n for e in self.found.entries for n in models_of(e.result)))
-        data = list(dict.fromkeys(str(e.result.how["data"]) for e in self.found.entries if "data" in e.result.how))
+        data = list(dict.fromkeys(d for e in self.found.entries if (d := data_name(e.result))))
         about = f" on {' and '.join(names)}" if names else ""
         seen = f", pictures of {' and '.join(short_path(d) for d in data)}" if data else ""
         return f"{len(self.found.entries)} results{about}{seen}."
@@ -167,6 +167,12 @@ def tagged(name: str, data: Any) -> str:
     body = json.dumps(data, allow_nan=False, separators=(",", ":"), default=list)
     body = body.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return f'<script type="application/json" id="{escape(name)}">{body}</script>'
+
+
+def data_name(r: Result) -> str:
+    """What the pictures are called, where a result says so."""
+    told = r.how.get("data")
+    return str(told.get("name", "")) if isinstance(told, dict) else str(told or "")
 
 
 def short_path(name: str) -> str:

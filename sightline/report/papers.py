@@ -28,6 +28,7 @@ from sightline.evals.multilabel import MultiLabel, ReaL
 from sightline.evals.retrieval import Retrieval
 from sightline.evals.vtab import Vtab
 from sightline.spec import Result
+from sightline.training.run import Curves
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ TOPICS: dict[type[Result], Topic] = {
         "Single tokens know the class after GAP training, hardly after CLS training.",
         ("C17",),
     ),
+    Curves: Topic("Training"),
     FewShot: Topic(
         "Few-shot accuracy", f"{VIT}, figure 4; BiT, figure 4", "More shots and more pre-training data help.", ("B4",)
     ),

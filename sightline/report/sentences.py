@@ -32,6 +32,7 @@ from sightline.evals.multilabel import MultiLabel, ReaL
 from sightline.evals.retrieval import Retrieval
 from sightline.evals.vtab import Vtab
 from sightline.spec import Result
+from sightline.training.run import Curves
 
 
 def sentence(r: Result) -> str:
@@ -263,6 +264,13 @@ def _correspondence(r: Correspondence) -> str:
     )
 
 
+def _curves(r: Curves) -> str:
+    steps = int(r.step[-1]) if len(r.step) else 0
+    ends = [f"{name} {r.of(name)[1][0]:.3g} → {r.of(name)[1][-1]:.3g}" for name in r.names if len(r.of(name)[0]) > 1]
+    told = [e for e in ends if "loss" in e or "top" in e or "accuracy" in e] or ends
+    return f"After {steps:,} steps: {'; '.join(told[:4]) or 'nothing was logged twice'}."
+
+
 SENTENCES: dict[type[Result], Callable[[Any], str]] = {
     CKA: _cka,
     AttentionDistance: _distance,
@@ -289,6 +297,7 @@ SENTENCES: dict[type[Result], Callable[[Any], str]] = {
     TestSets: _test_sets,
     Vtab: _vtab,
     Correspondence: _correspondence,
+    Curves: _curves,
     MultiLabel: lambda r: (
         f"Top-1 is among the labels of {percent(r.top1)} of {r.scored} pictures; mAP {r.mean_average_precision:.2f}."
     ),

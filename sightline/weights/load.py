@@ -114,6 +114,7 @@ def assemble(opened: Opened, wish: Wish, hints: dict[str, Any], config: Any = No
     doubts += _doubts(made, state, known_image=bool(opened.image or wish.image))
     model, entries = adapted(model, made, state, wish)
     model.image = replace(wish.image or image, size=checks.pair(model.config.size))
+    _attach(model, "prepared", image)  # what the weights were made with, whatever the caller overrides
     _attach(model, "class_names", names if wish.classes is None else _names(wish.classes))
     report = Report(
         source=opened.label,

@@ -58,6 +58,22 @@ def test_crop_areas_are_spread_over_their_range():
     assert 0.74 < ratio.min() < ratio.max() < 1.34
 
 
+@given(st.integers(1, 300), st.integers(1, 300), st.floats(0.05, 1.0), st.integers(0, 99))
+def test_windows_keep_the_ratio_and_lie_inside(width, height, side, seed):
+    augment = sl.Augment(crop_area=None, crop_side=side)
+    boxes = crop_boxes(np.array([[width, height]] * 20), augment, Draws(seed, np.arange(20)))
+    left, upper, right, lower = boxes.T
+    assert ((left >= 0) & (upper >= 0) & (right <= width) & (lower <= height)).all()
+    assert (right - left == max(1, round(width * side))).all()
+    assert (lower - upper == max(1, round(height * side))).all()
+
+
+def test_windows_come_from_everywhere():
+    augment = sl.Augment(crop_area=None, crop_side=0.8)
+    left = crop_boxes(np.array([[10, 10]] * 500), augment, Draws(0, np.arange(500)))[:, 0]
+    assert set(left) == {0, 1, 2}
+
+
 def test_everything_off_is_the_picture_itself():
     images = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
     d = sl.Arrays(images, np.arange(6))
@@ -142,6 +158,9 @@ def test_erased_is_zero_for_the_model():
         {"crop_area": (0, 1)},
         {"crop_area": (0.5, 0.2)},
         {"crop_ratio": (2, 1)},
+        {"crop_side": 0.5},
+        {"crop_area": None, "crop_side": 0},
+        {"crop_area": None, "crop_side": 1.1},
         {"randaugment": (2, 11)},
         {"erase": -0.1},
         {"shift": 1.0},

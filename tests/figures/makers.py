@@ -268,6 +268,12 @@ def classification(classes=("cat", "dog", "owl")):
     return sl.score(logits, (np.arange(4 * k) + (np.arange(4 * k) == 0)) % k, classes=classes)
 
 
+def curves(end=0.5):
+    values = np.stack([np.linspace(2, end, 6), np.where(np.arange(6) % 2, 0.4, np.nan), np.linspace(1e-3, 0, 6)], 1)
+    names = ("train/loss", "val/top1", "train/lr")
+    return sl.Curves(title="Training", caption="", step=np.arange(6) * 10, names=names, values=values)
+
+
 def priors():
     return sl.PriorReport(
         title="Priors", caption="Synthetic.", locality_first=0.9, locality_last=0.2, equivariance=0.1,
@@ -290,6 +296,7 @@ def every() -> dict[str, sl.Result]:
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localisation(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
         maps(heads=4), attribution(), gaze(), film(), what_if(), scale(), probed(), classification(), priors(), near,
+        curves(),
         match, retrieval, sets, sl.vtab_references()[0],
         sl.score_labels(random(5, 3), random(5, 3, seed=1) > 0.4), sl.score_real([3, 1], [[3], [2]]),
     ]  # fmt: skip

@@ -115,8 +115,15 @@ def test_any_name_will_do(tmp_path):
     sl.save_figure(makers.classification(classes=("$x^$", "a$b", "猫 🐈")), tmp_path / "names")
 
 
+def test_curves_are_what_was_logged():
+    r = makers.curves()
+    axes = {ax.get_ylabel(): ax for ax in sl.draw(r).axes}
+    assert set(axes) == {"loss", "top1", "lr"}
+    np.testing.assert_allclose(axes["top1"].lines[0].get_xdata(), [10, 30, 50])
+
+
 @dataclass(frozen=True, kw_only=True)
-class Curves(sl.Result):
+class Unheard(sl.Result):
     """A type that figures/ has never heard of."""
 
     step: np.ndarray
@@ -125,7 +132,7 @@ class Curves(sl.Result):
 
 
 def test_an_unknown_type_is_drawn_anyway():
-    r = Curves(title="Curves", caption="", step=np.arange(5), loss=np.arange(5) ** 2.0, more={"lr": [1.0] * 5})
+    r = Unheard(title="Curves", caption="", step=np.arange(5), loss=np.arange(5) ** 2.0, more={"lr": [1.0] * 5})
     axes = sl.draw(r).axes
     assert [ax.get_title() for ax in axes] == ["loss", "lr"]
     np.testing.assert_allclose(axes[0].lines[0].get_ydata(), r.loss)

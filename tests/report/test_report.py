@@ -125,6 +125,7 @@ CHANGED = {
     "Gaze": replace(makers.gaze(), peaks=makers.gaze().peaks * 0.1),
     "ScaleSimilarity": replace(makers.scale(), similarity=makers.scale().similarity * 0.5),
     "Probed": makers.probed(0.3),
+    "Curves": makers.curves(end=1.5),
 }
 
 
@@ -280,3 +281,12 @@ def test_two_models_stand_side_by_side(tmp_path):
     one = replace(makers.film(), how={"models": [makers.VIT], "analysis": "depth-film-a"})
     sections = [a for tag, a in Parsed(sl.write_report([one, other], tmp_path).read_text()).tags if tag == "section"]
     assert sections[1]["data-results"] == "depth-film-a depth-film-b"
+
+
+def test_a_run_folder_gives_its_curves(tmp_path):
+    data = sl.dataset("scenes/shape", num=16, size=32)
+    recipe = sl.Recipe(lr=1e-3, batch=8, steps=2, log_every=1)
+    sl.fit(sl.build("vit-nano4", classes=10, depth=1), data, recipe, out=tmp_path / "run")
+    text = sl.write_report(tmp_path / "run", tmp_path / "page").read_text()
+    assert "After 2 steps" in text
+    assert "scenes/shape" in text

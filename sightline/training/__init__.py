@@ -1,0 +1,1 @@
+"""Training and transfer: recipes, the loop, the run folder, one machine or many."""

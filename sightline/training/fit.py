@@ -1,0 +1,275 @@
+"""The loop. `fit` prepares a run, `loop` is all of training: read it from top to bottom."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.data.dataset import Dataset
+from sightline.models.bit import BiT
+from sightline.models.build import Model, build, resize
+from sightline.models.checks import pair
+from sightline.models.vit import ViT
+from sightline.training import preflight
+from sightline.training.failures import Stopped, blame, listening, lost
+from sightline.training.meter import Meter, Teller
+from sightline.training.parallel import Kind, World, joined, whole
+from sightline.training.preflight import Plan
+from sightline.training.recipe import Recipe
+from sightline.training.run import BEST, LAST, Run, difference, fingerprint, identity, surroundings
+from sightline.training.schedule import rate
+from sightline.training.trainee import Trainee, become
+from sightline.training.validate import validate
+
+Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # every so many steps, a function of the model
+MINUTES = 10  # between two checkpoints at most, where the recipe does not say
+
+
+def fit(
+    model: Model,
+    train: Dataset,
+    recipe: Recipe,
+    *,
+    val: Dataset | None = None,
+    out: str | Path = "runs/x",
+    evals: Sequence[Evaluator] = (),
+    workers: int = 0,
+    parallel: Kind = "ddp",
+) -> Run:
+    """Train a model, in place, by a recipe; everything about the run ends up in the folder `out`.
+
+    If the folder holds this very run it is gone on with, from the last checkpoint, to the same bytes as if it had never
+    stopped; if it holds another one, nothing is touched. `val` is measured now and then, the best weights are kept;
+    `evals` are pairs (every so many steps, model -> numbers) such as `sl.fewshot_evaluator`. Under torchrun the batch
+    is shared by all processes, each with the whole model ("ddp") or a part of it ("fsdp").
+
+    >>> import tempfile
+    >>> train, val = sl.dataset("scenes/shape", num=64, size=16).split(0.5)
+    >>> model = sl.build("vit-nano4", classes=len(train.classes), size=16)
+    >>> recipe = sl.Recipe(lr=1e-3, batch=16, steps=4, log_every=2)
+    >>> run = sl.fit(model, train, recipe, val=val, out=tempfile.mkdtemp())
+    >>> run.finished, [row["step"] for row in run.rows() if "lr" in row]
+    (True, [2, 4])
+    """
+    if not isinstance(model, ViT | BiT):
+        raise ValueError(
+            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
+        )
+    run, world = Run(out), joined(parallel)
+    with torch.random.fork_rng(), lost(world, out):
+        at_size(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
+        plan = preflight.check(model, train, recipe, val=val, world=world)
+        about = described(model, train, recipe, val)
+        if not already(run, about, model):
+            if recipe.task == "classify":
+                model.class_names = tuple(train.classes)  # type: ignore[assignment]
+            job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
+            loop(*opened(job, about, Trainee(model, recipe, world)))
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What stays the same during a run, beside the trainee."""
+
+    run: Run
+    plan: Plan
+    train: Dataset
+    val: Dataset | None
+    evals: tuple[Evaluator, ...]
+    workers: int
+
+
+def loop(job: Job, trainee: Trainee, facts: dict[str, Any]) -> None:
+    """Every step of a run, from the one that `facts` says to the last."""
+    run, plan, recipe, world = job.run, job.plan, trainee.recipe, trainee.world
+    step, best, stale, over = facts["step"], facts["best"], facts["stale"], facts["over"]
+    bad: dict[str, str] = {}
+    meter, teller, saved = Meter(trainee.device), Teller(plan.steps, quiet=not world.first), time.monotonic()
+    for line in plan.lines() if step == 0 else (f"going on at step {step:,} of {plan.steps:,}",):
+        teller.say(line)
+    with listening() as heard, teller.watching(step), noting(run, recipe, world) as note:
+        for images, labels in feed(job, trainee, start=plan.steps if over else step, bad=bad):
+            meter.got_data()
+            now = rate(recipe, step, steps=plan.steps, warmup=plan.warmup)
+            watch = (step + 1) % recipe.log_every == 0 or step + 1 == plan.steps
+            learned = trainee.learn(images, labels, step=step, rate=now, watch=watch)
+            step += 1
+            blame(learned, trainee, images, labels, step=step, run=run)
+            meter.learned(learned.loss, len(images))
+            row = meter.line(learned, now, world) if watch else {}
+            if job.val is not None and (step % plan.eval_every == 0 or step == plan.steps):
+                row |= validate(trainee, job.val, workers=job.workers)
+                score = row.get("val/accuracy", -row["val/loss"])
+                if best is None or score > best["score"]:
+                    best, stale = {"score": score, "step": step}, 0
+                    keep(run, trainee, BEST)
+                else:
+                    stale += 1
+            row |= measured(trainee, job.evals, step=step, last=step == plan.steps)
+            if row:
+                note(step, row)
+                teller.numbers(step, row)
+            teller.stepped(step)
+            over = step == plan.steps or (recipe.patience is not None and stale >= recipe.patience)
+            stop = world.any(heard.is_set())
+            late = recipe.save_every is None and time.monotonic() - saved > 60 * MINUTES
+            if over or stop or step % plan.save_every == 0 or world.any(late):
+                keep(run, trainee, LAST)
+                trainee.keep(run.path / "state", {"step": step, "best": best, "stale": stale, "over": over})
+                saved = time.monotonic()
+            if over or stop:
+                break
+            meter.waits()
+    if not over:
+        raise Stopped(f"stopped at step {step:,} of {plan.steps:,}, all saved in {run.folder}; run it again to go on")
+    finish(run, trainee, step=step, best=best, bad=bad)
+
+
+def feed(job: Job, trainee: Trainee, *, start: int, bad: dict[str, str]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of every step from `start` on: (seed, epoch, number) decide them, at the size of their stage."""
+    recipe, plan, world = trainee.recipe, job.plan, trainee.world
+    step = start
+    while step < plan.steps:
+        epoch, first = divmod(step, plan.epoch_steps)
+        size, until = plan.stage(step)
+        batches = job.train.batches(
+            replace(trainee.model.image, size=pair(size or trainee.model.config.size)),
+            batch=recipe.batch,
+            train=recipe.augment,
+            seed=recipe.seed,
+            epoch=epoch,
+            start=first,
+            workers=job.workers,
+            rank=world.rank,
+            world=world.size,
+            device=trainee.device,
+            bad=bad,
+        )
+        for images, labels in batches:
+            yield images, labels
+            step += 1
+            if step >= until:
+                break
+
+
+def measured(trainee: Trainee, evals: Sequence[Evaluator], *, step: int, last: bool) -> dict[str, float]:
+    """What the evaluators say that are due."""
+    found: dict[str, float] = {}
+    for every, evaluate in evals:
+        if last or step % every == 0:
+            with trainee.averaged() as model:
+                found |= evaluate(model)
+    return found
+
+
+def keep(run: Run, trainee: Trainee, name: str, *, probes: bool = False) -> None:
+    """Write the model as it should be used, by the first process; model.safetensors becomes the last, or the best where
+    a run stops when it gets no better."""
+    with trainee.averaged() as model:
+        if trainee.world.sharded:
+            values = {n: whole(t).detach().cpu() for n, t in model.state_dict().items()}
+            if trainee.world.first:
+                held = build(model.config, device="cpu")
+                held.load_state_dict(values)
+                held.image = model.image
+                held.class_names = getattr(model, "class_names", None)  # type: ignore[assignment]
+                model = held
+        if trainee.world.first:
+            run.keep(model, name, probes=probes)
+            if name == (BEST if trainee.recipe.patience is not None else LAST):
+                run.point(name)
+    trainee.world.wait()
+
+
+def at_size(model: Model, size: int | None) -> None:
+    """The model at the size that the recipe asks for: position embeddings are resampled (R47, R48)."""
+    if size is not None and pair(size) != pair(model.config.size):
+        become(model, resize(model, size))
+
+
+def described(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
+    """run.json, as far as it is known before the first step."""
+    sizes = {"train": len(train), "val": None if val is None else len(val), "classes": len(train.classes)}
+    about = {"name": recipe.name, "data": {"name": train.name, **sizes}, "seed": recipe.seed, **surroundings()}
+    return {**about, "begun": time.strftime("%Y-%m-%d %H:%M:%S"), "identity": identity(model, train, recipe, val)}
+
+
+def already(run: Run, about: dict[str, Any], model: Model) -> bool:
+    """Whether the folder holds this run, complete; the model then becomes what came out of it."""
+    if not (run.path / "run.json").exists() or not run.finished:
+        return False
+    there, here = run.about, about["identity"]
+    weights = here["model"]["weights"]
+    if weights == there["ended"]["weights"]:  # the same cell of a notebook again: the model was trained in place
+        weights = there["identity"]["model"]["weights"]
+    if different := difference(there["identity"], {**here, "model": {**here["model"], "weights": weights}}):
+        raise ValueError(f"{run.folder} holds another run ({different}): give another --out, or the same settings.")
+    become(model, run.model)
+    return True
+
+
+def opened(job: Job, about: dict[str, Any], trainee: Trainee) -> tuple[Job, Trainee, dict[str, Any]]:
+    """The folder taken, or taken up again; the trainee at the step where it was left."""
+    fresh = run_is_new = not (job.run.path / "run.json").exists()
+    job.run.check(about)
+    if fresh:
+        plan = preflight.trial(trainee, job.train, job.plan, workers=job.workers)
+        preflight.check_disk(job.run.path, plan, trainee.model)
+        job = replace(job, plan=plan)
+    trainee.world.wait()
+    if run_is_new and trainee.world.first:
+        job.run.write({**about, "plan": preflight.facts(job.plan)})
+    trainee.world.wait()
+    facts = trainee.restore(job.run.path / "state") or {"step": 0, "best": None, "stale": 0, "over": False}
+    if trainee.world.first:
+        job.run.cut(facts["step"])
+    return job, trainee, facts
+
+
+def finish(run: Run, trainee: Trainee, *, step: int, best: dict[str, Any] | None, bad: dict[str, str]) -> None:
+    """The last weights once more with their proof inside, and the end of run.json."""
+    keep(run, trainee, LAST, probes=True)
+    with trainee.averaged() as model:
+        if trainee.average is not None:  # the model leaves as it was measured
+            values = {n: p.detach().clone() for n, p in model.named_parameters()}
+    if trainee.average is not None:
+        with torch.no_grad():
+            for name, p in trainee.model.named_parameters():
+                p.copy_(values[name])
+    trainee.release()
+    if trainee.world.first:
+        out = run.model
+        ended = {"step": step, "best": best, "bad pictures": bad, "weights": fingerprint(out)}
+        run.write({**run.about, "ended": {**ended, "at": time.strftime("%Y-%m-%d %H:%M:%S")}})
+    trainee.world.wait()
+
+
+@contextmanager
+def noting(run: Run, recipe: Recipe, world: World) -> Iterator[Callable[[int, dict[str, Any]], None]]:
+    """A function that logs a row: to log.jsonl, and to TensorBoard where the recipe wants it; first rank only."""
+    writer = None
+    if recipe.tensorboard and world.first:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError("tensorboard=true needs a package: pip install 'sightline[tensorboard]'.") from None
+        writer = SummaryWriter(str(run.path / "tensorboard"))
+
+    def note(step: int, row: dict[str, Any]) -> None:
+        if world.first:
+            run.log({"step": step, **row})
+        if writer is not None:
+            for name, value in row.items():
+                writer.add_scalar(name, float(value), step)
+
+    try:
+        yield note
+    finally:
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,281 @@
+"""Before step 1: what the run will be, what it will cost, and a refusal of what silently fails elsewhere."""
+
+import itertools
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from sightline.data.arrays import Arrays
+from sightline.data.dataset import Dataset
+from sightline.data.folder import Files
+from sightline.models.build import Model
+from sightline.models.checks import pair
+from sightline.models.cost import Kept
+from sightline.spec import ImageSpec
+from sightline.training import optim
+from sightline.training.parallel import World
+from sightline.training.recipe import Recipe
+from sightline.training.trainee import Trainee
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The run in numbers. Sizes in bytes, times in seconds; what a trial step measured is None where none was made."""
+
+    steps: int
+    epoch_steps: int
+    epochs: float
+    batch: int
+    passes: int  # forward passes of one device for one step
+    warmup: int
+    warmup_share: float
+    stages: tuple[tuple[int, int], ...]  # (first step, size in pixels) of progressive resolution
+    eval_every: int
+    save_every: int
+    parameters: int = 0
+    learning: int = 0
+    groups: tuple[dict[str, Any], ...] = ()
+    state_bytes: int = 0
+    step_seconds: float | None = None
+    activation_bytes: int | None = None
+    loader_images_per_second: float | None = None
+    model_images_per_second: float | None = None
+
+    def stage(self, step: int) -> tuple[int | None, int]:
+        """The size at a step (None: the model's own) and the step at which the next size begins."""
+        size, until = None, self.steps
+        for first, pixels in self.stages:
+            if first <= step:
+                size = pixels
+            else:
+                until = min(until, first)
+        return size, until
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield (
+            f"{self.steps:,} steps of {self.batch:,} pictures: {self.epochs:.4g} epochs of {self.epoch_steps:,} steps; "
+            f"{self.passes} pass{'es' if self.passes > 1 else ''} a step"
+        )
+        yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
+        for g in self.groups:
+            count = f"{g['tensors']} tensors, {g['parameters']:,} parameters"
+            yield f"{count} at {g['scale']:g} x the rate, decay {g['decay']:g}"
+        if self.learning < self.parameters:
+            yield f"{self.parameters - self.learning:,} of {self.parameters:,} parameters are frozen"
+        if self.step_seconds is not None and self.activation_bytes is not None:
+            memory = (self.state_bytes + self.activation_bytes) / 2**20
+            yield (
+                f"a step takes about {self.step_seconds:.3g} s: {_hours(self.step_seconds * self.steps)} in all, "
+                f"evaluation apart; memory about {memory:,.0f} MiB, {self.activation_bytes / 2**20:,.0f} of activations"
+            )
+            yield (
+                f"the loader makes {self.loader_images_per_second:,.0f} pictures/s, the model takes "
+                f"{self.model_images_per_second:,.0f}"
+            )
+
+
+def planned(recipe: Recipe, pictures: int, world: World) -> Plan:
+    """The arithmetic of a run."""
+    steps, warmup = recipe.total(pictures), recipe.warmup_steps(pictures)
+    share = recipe.batch // world.size
+    tenth = max(1, math.ceil(steps / 10))
+    return Plan(
+        steps=steps,
+        epoch_steps=recipe.epoch_steps(pictures),
+        epochs=steps * recipe.batch / pictures,
+        batch=recipe.batch,
+        passes=math.ceil(share / min(recipe.micro or share, share)) if share else 0,
+        warmup=warmup,
+        warmup_share=warmup / steps if steps else math.inf,
+        stages=tuple((round(s * steps), size) for s, size in recipe.sizes),
+        eval_every=recipe.eval_every or tenth,
+        save_every=recipe.save_every or tenth,
+    )
+
+
+def check(model: Model, train: Dataset, recipe: Recipe, *, val: Dataset | None, world: World) -> Plan:
+    """Refuse what cannot be meant; give the plan of what can."""
+    plan = planned(recipe, len(train), world)
+    check_time(plan, recipe, len(train), world)
+    if recipe.task == "classify":
+        check_labels(model, train, recipe)
+        if val is not None:
+            check_val(train, val)
+    check_pictures(model)
+    if world.sharded and recipe.sizes:
+        raise ValueError("Progressive resolution (sizes) does not go with --parallel fsdp: use ddp, or one size.")
+    if recipe.task != "classify" and recipe.sizes:
+        raise ValueError(f"Progressive resolution (sizes) is for task=classify; this recipe is for {recipe.task}.")
+    return plan
+
+
+def check_time(plan: Plan, recipe: Recipe, pictures: int, world: World) -> None:
+    if plan.steps < 1:
+        raise ValueError(
+            f"epochs={recipe.epochs} of {pictures:,} pictures in batches of {recipe.batch} make no optimiser step: "
+            "give more epochs, or a smaller batch."
+        )
+    if recipe.batch > pictures and not recipe.repeat:
+        raise ValueError(
+            f"One step takes batch={recipe.batch} pictures ({plan.passes} passes accumulated), but the training data "
+            f"has only {pictures:,}: --set batch={2 ** int(math.log2(pictures))}, or --set repeat=true to see pictures "
+            "several times in a batch."
+        )
+    if plan.warmup >= plan.steps:
+        raise ValueError(
+            f"The warm-up of {plan.warmup:,} steps is as long as the training of {plan.steps:,}: --set warmup=0.1 "
+            "makes it a tenth."
+        )
+    if recipe.batch % world.size:
+        raise ValueError(f"batch={recipe.batch} cannot be shared evenly by {world.size} processes.")
+    if recipe.decay == "staircase" and recipe.milestones and recipe.milestones[0] >= plan.steps:
+        raise ValueError(f"The first milestone ({recipe.milestones[0]:,}) lies behind the last step ({plan.steps:,}).")
+
+
+def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
+    names, known = tuple(train.classes), getattr(model, "class_names", None)
+    if len(names) < 2 or (train.labels.ndim == 1 and len(np.unique(train.labels)) < 2):
+        only = names[int(train.labels[0])] if train.labels.ndim == 1 else names[0]
+        raise ValueError(
+            f"All {len(train):,} pictures of {train.name} have the label {only!r}: there is nothing to learn."
+        )
+    if model.config.classes != len(names):
+        raise ValueError(
+            f"The model has {model.config.classes} classes, {train.name} has {len(names)}: give it a new head, "
+            f"sl.load(..., classes=data.classes) or sl.build(..., classes={len(names)}); sightline tune does."
+        )
+    if known is not None and tuple(known) != names:
+        i = next(i for i, (a, b) in enumerate(zip(known, names)) if a != b)
+        raise ValueError(
+            f"The model calls class {i} {known[i]!r}, {train.name} calls it {names[i]!r}: give it a new head with "
+            "sl.load(..., classes=data.classes)."
+        )
+    if train.labels.ndim == 2 and recipe.loss == "softmax":
+        raise ValueError(f"{train.name} has several labels per picture, which need --set loss=sigmoid.")
+
+
+def check_val(train: Dataset, val: Dataset) -> None:
+    if tuple(val.classes) != tuple(train.classes):
+        raise ValueError(
+            f"Training and validation data have different classes ({len(train.classes)} and {len(val.classes)}, such "
+            f"as {sorted(set(train.classes) ^ set(val.classes))[:3] or 'in another order'})."
+        )
+    if both := overlap(train, val):
+        raise ValueError(
+            f"{both:,} of the {len(val):,} validation pictures are also training pictures: split with "
+            "train, val = data.split(0.9)."
+        )
+
+
+def overlap(train: Dataset, val: Dataset) -> int:
+    """How many validation pictures are training pictures: by number in one source, by file, or by their very pixels.
+
+    A published test set may hold a few twins of training pictures (CIFAR-10's does); by pixels, up to one in a hundred
+    is let pass.
+    """
+    (source, mine), (other, theirs) = train.origins(), val.origins()
+    if source is other:
+        return int(np.isin(theirs, mine).sum())
+    if isinstance(source, Files) and isinstance(other, Files):
+        known = {os.path.realpath(source.paths[i]) for i in mine}
+        return sum(os.path.realpath(other.paths[i]) in known for i in theirs)
+    if isinstance(source, Arrays) and isinstance(other, Arrays):
+        seen = {hash(source.stack[i].tobytes()) for i in mine}
+        both = sum(hash(other.stack[i].tobytes()) in seen for i in theirs)
+        return both if both > 0.01 * len(val) else 0
+    return len(val) if train.fingerprint() == val.fingerprint() else 0
+
+
+def check_pictures(model: Model) -> None:
+    made: ImageSpec | None = getattr(model, "prepared", None)
+    image = model.image
+    if made is not None and (made.mean, made.std) != (image.mean, image.std):
+        raise ValueError(
+            f"The weights were made with pictures normalised by mean {made.mean}, std {made.std}; here it is "
+            f"{image.mean}, {image.std}: leave image= out of sl.load, or train from scratch with sl.build."
+        )
+
+
+def check_disk(folder: Path, plan: Plan, model: Model, free: int | None = None) -> None:
+    """State twice (the old one stays until the new one is complete) and the weights three times must fit."""
+    weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    need = 2 * plan.state_bytes + 3 * weights
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(there).free if free is None else free
+    if need > free:
+        raise ValueError(
+            f"The checkpoints of this run need {need / 2**20:,.0f} MiB, and {folder} has {free / 2**20:,.0f} free: "
+            "give another --out, or make room."
+        )
+
+
+def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> Plan:
+    """The plan with what one real step costs, measured: the model and its random numbers are left as they were."""
+    recipe, world, model = trainee.recipe, trainee.world, trainee.model
+    kept_buffers = {n: b.clone() for n, b in trainee.task.named_buffers()}
+    spec = replace(model.image, size=pair(model.config.size))
+    batches = train.batches(
+        spec, batch=recipe.batch, train=recipe.augment, seed=recipe.seed, rank=world.rank, world=world.size,
+        device=trainee.device,
+    )  # fmt: skip
+    start = time.perf_counter()
+    images, labels = next(iter(batches))
+    made = time.perf_counter() - start
+    weights = [t.full_tensor() if hasattr(t, "full_tensor") else t for t in trainee.params.values()]
+    kept = Kept(weights)
+    for hooks in (saved_tensors_hooks(kept.pack, kept.unpack), None):
+        start = time.perf_counter()
+        if hooks is None:
+            trainee.backward(images, labels, step=0)
+        else:
+            with hooks:
+                few = slice(recipe.micro or len(images))
+                trainee.backward(images[few], labels[few], step=0)
+        took = time.perf_counter() - start
+    trainee.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in trainee.task.named_buffers():
+            buffer.copy_(kept_buffers[name])
+    parts = optim.groups(trainee.task, recipe)
+    sizes = {n: p.numel() for n, p in trainee.params.items()}
+    return replace(
+        plan,
+        parameters=sum(sizes.values()),
+        learning=sum(sizes[n] for g in parts for n in g.names),
+        groups=tuple(
+            {
+                "scale": g.scale,
+                "decay": g.weight_decay,
+                "tensors": len(g.names),
+                "parameters": sum(sizes[n] for n in g.names),
+            }
+            for g in parts
+        ),
+        state_bytes=trainee.bytes(),
+        activation_bytes=kept.bytes,
+        step_seconds=max(took, made / max(1, workers)) if workers else took + made,
+        loader_images_per_second=len(images) * max(1, workers) / made,
+        model_images_per_second=len(images) / took,
+    )
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON takes it."""
+    return dict(itertools.chain(asdict(plan).items()))
+
+
+def _hours(seconds: float) -> str:
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds / 86400:.2g} days"

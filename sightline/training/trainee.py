@@ -1,0 +1,180 @@
+"""What changes while a model is trained: its parameters, the optimiser's memory, the average."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sightline.data.draws import Draws, word
+from sightline.models.build import Model, resize
+from sightline.models.checks import Pair, pair
+from sightline.training import optim, parallel, state
+from sightline.training.parallel import World
+from sightline.training.recipe import Recipe
+from sightline.training.tasks import prepare, set_rates, task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What one step says: the mean loss over this process's pictures, and norms where they were asked for."""
+
+    loss: Tensor
+    gradient: Tensor | None = None
+    update: Tensor | None = None
+    parameter: Tensor | None = None
+
+
+class Trainee:
+    """A model in training, alone or spread over the processes of a world."""
+
+    def __init__(self, model: Model, recipe: Recipe, world: World):
+        self.model, self.recipe, self.world = model, recipe, world
+        self.device = next(model.parameters()).device
+        self.wanted = {n: p.requires_grad for n, p in model.named_parameters()}
+        prepare(model, recipe)
+        self.task = task(model, recipe).to(self.device).train()
+        if world.sharded:
+            parallel.shard(self.task, world)
+        self.average = optim.Average(model, float(recipe.ema)) if recipe.ema is not None else None
+        self._equip()
+
+    def _equip(self) -> None:
+        """An optimiser for the parameters as they now are, and what the loop calls."""
+        self.optimizer = optim.optimizer(self.task, self.recipe, fused=self.device.type in ("cpu", "cuda"))
+        self.params = optim.named(self.task)
+        self.learning = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if self.recipe.compile and not self.world.sharded:
+            self.model.compile()
+        self.called = parallel.spread(self.task, self.world)
+
+    def learn(self, images: Tensor, labels: Tensor, *, step: int, rate: float, watch: bool = False) -> Learned:
+        """One optimiser step on this process's share of a batch."""
+        self.at(images.shape[2:])  # type: ignore[arg-type]
+        self.task.train()
+        loss = self.backward(images, labels, step=step)
+        clip = self.recipe.clip
+        gradient = optim.norm([p.grad for p in self.learning if p.grad is not None]) if watch or clip else None
+        if gradient is not None and not torch.isfinite(gradient):
+            return Learned(loss=loss, gradient=gradient)
+        if clip is not None and gradient is not None:
+            shrink = torch.clamp(float(clip) / (gradient + 1e-6), max=1.0)
+            torch._foreach_mul_([p.grad for p in self.learning if p.grad is not None], shrink.to(self.device))
+        before = [p.detach().clone() for p in self.learning] if watch else []
+        optim.set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.params)
+        if not watch:
+            return Learned(loss=loss, gradient=gradient)
+        after = [p.detach() for p in self.learning]
+        torch._foreach_sub_(before, after)
+        return Learned(loss=loss, gradient=gradient, update=optim.norm(before), parameter=optim.norm(after))
+
+    def backward(self, images: Tensor, labels: Tensor, *, step: int) -> Tensor:
+        """Gradients of the mean loss, a few pictures at a time where memory asks for it."""
+        share = len(images)
+        few = self.recipe.micro or share
+        total = torch.zeros((), device=self.device)
+        rows = np.arange(share) + share * self.world.rank
+        for start in range(0, share, few):
+            part = slice(start, start + few)
+            weight = len(images[part]) / share
+            torch.manual_seed(word(self.recipe.seed, step, "noise", int(rows[start])) % 2**63)  # dropout, layer drop
+            draws = Draws(word(self.recipe.seed, step, "task"), rows[part])
+            with parallel.together(self.called, last=start + few >= share):
+                with self.precision():
+                    loss = self.called(images[part], labels[part], draws)
+                (loss * weight).backward()
+            total += loss.detach().float() * weight
+        return total
+
+    def precision(self) -> Any:
+        """Autocast where the recipe says bfloat16."""
+        if self.recipe.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def at(self, size: Pair) -> None:
+        """Carry the model, its average and the optimiser's memory to pictures of another size, if it is another."""
+        if pair(size) == pair(self.model.config.size):
+            return
+        held = self._tensors()
+        with self.averaged():  # what an average holds is resampled by the same rule
+            average = resize(self.model, pair(size)).state_dict() if self.average else {}
+        memory = self._resized_memory(size)
+        become(self.model, resize(self.model, pair(size)))
+        set_rates(self.model, self.recipe)
+        for name, p in self.model.named_parameters():
+            p.requires_grad_(self.wanted[name])
+        if self.average is not None:
+            self.average.values = {n: average[n].clone() for n in self.average.values}
+        self._equip()
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                if name.startswith("optimizer/"):
+                    tensor.copy_(memory.get(name, held[name]))
+
+    def _resized_memory(self, size: Pair) -> dict[str, Tensor]:
+        """The optimiser's moments of parameters that change shape, resampled as the parameters are."""
+        found: dict[str, Tensor] = {}
+        kept = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        for key in optim.STATES[self.recipe.optimizer]:
+            with torch.no_grad():
+                for p in self.model.parameters():
+                    if p in self.optimizer.state:
+                        p.copy_(self.optimizer.state[p][key])
+            moved = resize(self.model, pair(size)).state_dict()
+            found |= {f"optimizer/{n}/{key}": moved[n].clone() for n in kept if moved[n].shape != kept[n].shape}
+            with torch.no_grad():
+                for name, p in self.model.named_parameters():
+                    p.copy_(kept[name])
+        return found
+
+    @contextmanager
+    def averaged(self) -> Iterator[Model]:
+        """The model as it should be measured and kept: with the average in place, where there is one."""
+        training = self.task.training
+        self.task.eval()
+        try:
+            with self.average.in_place_of(self.params) if self.average else nullcontext():
+                yield self.model
+        finally:
+            parallel.forget(self.task)
+            self.task.train(training)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return state.tensors_of(self.task, self.optimizer, self.average)
+
+    def keep(self, folder: Any, facts: dict[str, Any]) -> None:
+        """Write all of it."""
+        state.write(folder, self._tensors(), {**facts, "size": list(pair(self.model.config.size))}, self.world)
+
+    def restore(self, folder: Any) -> dict[str, Any] | None:
+        """Read it back, if there is something; says at which step it was kept."""
+        facts = state.facts_of(folder)
+        if facts is not None:
+            self.at(tuple(facts["size"]))
+            state.read(folder, self._tensors(), facts)
+        return facts
+
+    def bytes(self) -> int:
+        """Size of the state."""
+        return state.size(self._tensors())
+
+    def release(self) -> None:
+        """Leave the model as other people's code expects it: every parameter as trainable as it came."""
+        for name, p in self.model.named_parameters():
+            p.requires_grad_(self.wanted.get(name, True))
+        self.model.eval()
+
+
+def become(model: nn.Module, other: nn.Module) -> None:
+    """Make a model, in place, what another one is: whoever holds it sees the change."""
+    loose = {k: v for k, v in vars(model).items() if k not in vars(other)}  # class names, loading report
+    vars(model).clear()
+    vars(model).update({**loose, **vars(other)})

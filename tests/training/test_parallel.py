@@ -1,0 +1,97 @@
+"""Two processes with gloo: the same losses as one, DDP and FSDP alike; other world sizes; one process killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sightline as sl
+
+SCRIPT = Path(__file__).with_name("together.py")
+
+
+def start(folder, *words, world=2):
+    """One process per rank, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), *words],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(processes, seconds=240):
+    said = [p.communicate(timeout=seconds)[0] for p in processes]
+    assert all(p.returncode == 0 for p in processes), "\n".join(s[-2000:] for s in said)
+
+
+def numbers(folder):
+    rows = sl.Run(folder).rows()
+    found = np.array([[r["step"], r["train/loss"], r["norm/gradient"]] for r in rows if "lr" in r])
+    assert len(found) == 6
+    return found
+
+
+def validation(folder):
+    return np.array([[r["val/loss"], r["val/accuracy"]] for r in sl.Run(folder).rows() if "val/loss" in r])
+
+
+@pytest.mark.slow
+def test_many_processes_train_as_one_does(tmp_path):
+    finish(start(tmp_path, "all", world=1))
+    finish(start(tmp_path, "all", world=2))
+    one = tmp_path / "ddp-vit-1"
+    for kind in ("ddp-vit-2", "fsdp-vit-2"):
+        np.testing.assert_allclose(numbers(tmp_path / kind), numbers(one), rtol=1e-5)
+        np.testing.assert_allclose(validation(tmp_path / kind), validation(one), rtol=1e-5)
+        a, b = (sl.load(folder).state_dict() for folder in (tmp_path / kind, one))
+        assert all(np.allclose(a[k], b[k], atol=1e-5) for k in b)
+    for kind in ("ddp", "fsdp"):
+        np.testing.assert_allclose(numbers(tmp_path / f"{kind}-bit-2"), numbers(tmp_path / "ddp-bit-1"), rtol=1e-5)
+        np.testing.assert_allclose(
+            numbers(tmp_path / f"{kind}-shards-2"), numbers(tmp_path / "ddp-shards-1"), rtol=1e-5
+        )
+        masked = [numbers(tmp_path / f"{k}-masked-{n}") for k, n in ((kind, 2), ("ddp", 1))]
+        np.testing.assert_allclose(*masked, rtol=1e-5)
+    # the sharded state of two processes goes on in one, and the other way round
+    finish(start(tmp_path, "go-on", world=1))
+    np.testing.assert_allclose(numbers(tmp_path / "fsdp-cut-2"), numbers(one), rtol=1e-5)
+    finish(start(tmp_path, "go-on", world=2))
+    np.testing.assert_allclose(numbers(tmp_path / "ddp-cut-1"), numbers(one), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_job_with_a_clear_error_and_it_resumes(tmp_path):
+    finish(start(tmp_path, "long-whole"))
+    ranks = start(tmp_path, "long")
+    log = tmp_path / "long/log.jsonl"
+    end = time.monotonic() + 120
+    while not (log.exists() and len(log.read_text().splitlines()) > 10) and time.monotonic() < end:
+        time.sleep(0.05)
+    ranks[1].send_signal(signal.SIGKILL)
+    said = ranks[0].communicate(timeout=120)[0]
+    assert ranks[0].returncode == 1
+    assert "lost contact" in said
+    assert "same command" in said
+    assert "Traceback" not in said
+    ranks[1].communicate()
+    assert not json.loads((tmp_path / "long/run.json").read_text()).get("ended")
+    finish(start(tmp_path, "long"))
+    assert (tmp_path / "long/model.safetensors").read_bytes() == (
+        tmp_path / "long-whole/model.safetensors"
+    ).read_bytes()

@@ -1,0 +1,64 @@
+"""What each rank of test_parallel.py runs."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+import sightline as sl
+from sightline.training.parallel import joined
+
+torch.set_num_threads(1)
+ROOT, WHAT, WORLD = Path(sys.argv[1]), sys.argv[2], int(os.environ["WORLD_SIZE"])
+MODELS = {"vit": "vit-nano4", "bit": "bit-nano", "shards": "vit-nano4", "masked": "vit-nano4"}
+
+
+def data(kind: str):
+    scenes = sl.dataset("scenes/shape", num=101, size=16)
+    if kind != "shards":
+        return scenes.split(0.75)
+    place = ROOT / f"shards-{WORLD}"
+    if int(os.environ["RANK"]) == 0 and not place.exists():
+        sl.shard(scenes, place, per_shard=20)
+    joined().wait()
+    return sl.Shards(place), None
+
+
+def train(kind: str, parallel: str, out: str, **changes):
+    part, val = data(kind)
+    small = {"depth": 2} if MODELS[kind].startswith("vit") else {}
+    model = sl.build(MODELS[kind], classes=len(part.classes), size=16, **small)
+    settings = {"lr": 1e-3, "batch": 16, "steps": 6, "log_every": 1, "eval_every": 2, "save_every": 3, "clip": 1.0,
+                "ema": 0.5, "weight_decay": 0.1, "augment": sl.Augment(mixup=0.2)}  # fmt: skip
+    settings |= {"task": "masked"} if kind == "masked" else {}
+    evals = changes.pop("evals", ())
+    recipe = sl.Recipe(**{**settings, **changes})
+    return sl.fit(model, part, recipe, val=val, out=ROOT / out, parallel=parallel, evals=evals)  # type: ignore[arg-type]
+
+
+def stop(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return {}
+
+
+if WHAT == "all":
+    for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
+        for each in MODELS:
+            train(each, way, f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None)
+        with contextlib.suppress(sl.Stopped):
+            train("vit", way, f"{way}-cut-{WORLD}", evals=((4, stop),))
+elif WHAT == "go-on":
+    if WORLD == 1:
+        train("vit", "ddp", "fsdp-cut-2")
+    else:
+        train("vit", "fsdp", "ddp-cut-1")
+else:
+    try:
+        train("vit", "ddp", WHAT, steps=60)
+    except ConnectionError as error:  # as the command line ends
+        sys.stdout.write(str(error))
+        sys.stdout.flush()
+        os._exit(1)
