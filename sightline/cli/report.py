@@ -14,9 +14,10 @@ from sightline.cli.shell import show, verb
     "--out", default="report", show_default=True, type=click.Path(file_okay=False), help="Folder for the page."
 )
 @click.option("--title", default="What these models see", show_default=True, help="Heading of the page.")
-def report(results: tuple[str, ...], out: str, title: str, as_json: bool) -> None:
+@click.option("--megabytes", default=9.5, show_default=True, help="Size that the page stays below.")
+def report(results: tuple[str, ...], out: str, title: str, megabytes: float, as_json: bool) -> None:
     """One self-contained page about RESULTS: files, or folders that look and compare have filled."""
-    page = sl.write_report([Path(r) for r in results], out, title)
+    page = sl.write_report([Path(r) for r in results], out, title, megabytes=megabytes)
     if as_json:
         show({"page": str(page), "bytes": page.stat().st_size}, True)
     else:

@@ -30,6 +30,7 @@ class Page:
     drawings: dict[str, str]  # SVG by entry
     downloads: dict[str, bytes] = field(default_factory=dict)  # data by entry, where there is room
     sources: list[str] = field(default_factory=list)
+    gaze: int = GAZE  # bytes for attention
 
     def render(self) -> str:
         """The whole file."""
@@ -86,7 +87,7 @@ class Page:
     def section(self, group: Group) -> str:
         """One question: figures first, what they show, the paper beside, how it was computed, the data."""
         single = len(group.entries) == 1
-        room = GAZE // len(group.entries)
+        room = self.gaze // len(group.entries)
         figures = "".join(self.figure(e, alone=single, room=room) for e in group.entries)
         names = {e.name for e in group.entries}
         judged = [v for v in self.verdicts if v.claim in group.claims and self.concerns(v, group)]

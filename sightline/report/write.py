@@ -20,16 +20,18 @@ from sightline.spec import Result, atomic
 from sightline.studies.claims import verdicts
 from sightline.studies.verdict import Verdict
 
-LIMIT = 9_500_000  # bytes of the page
 EMBEDDED = 400_000  # bytes of one download within the page
 log = logging.getLogger("sightline.report")
 
 
-def write_report(results: Given, folder: str | Path, title: str = "What these models see") -> Path:
+def write_report(
+    results: Given, folder: str | Path, title: str = "What these models see", *, megabytes: float = 9.5
+) -> Path:
     """Write one self-contained page about results, and beside it their figures, data, results.json and report.md.
 
     `results`: results, names with results, files, or folders of `sl.look` and `sl.compare`. The page opens from disk,
-    loads nothing, stays below 10 MB, and depends on the results alone. What cannot be read is told on it.
+    loads nothing, and depends on the results alone. What cannot be read is told on it. To stay below so many
+    `megabytes` it shows the attention of fewer pictures, and links to data beside it instead of holding it.
 
     >>> import numpy as np, tempfile
     >>> r = sl.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
@@ -38,6 +40,8 @@ def write_report(results: Given, folder: str | Path, title: str = "What these mo
     ...     page.name, sorted(p.name for p in page.parent.iterdir())
     ('report.html', ['data', 'figures', 'report.html', 'report.md', 'results.json'])
     """
+    if not megabytes > 0:
+        raise ValueError(f"megabytes is a number above 0; got {megabytes!r}.")
     found = collect(results)
     folder = Path(folder)
     sound = [e.result for e in found.entries if said(e.result) != DAMAGED]
@@ -46,7 +50,7 @@ def write_report(results: Given, folder: str | Path, title: str = "What these mo
     for e in found.entries:
         e.result.save(folder / "data" / f"{e.name}.npz")
     page = Page(title, found, found_verdicts, drawings)
-    text = _fitted(page)
+    text = _fitted(page, int(megabytes * 1e6))
     _text(folder / "results.json", json.dumps(plain(found, found_verdicts, title), indent=1, allow_nan=False) + "\n")
     _text(folder / "report.md", markdown(found, found_verdicts, title))
     return _text(folder / "report.html", text)
@@ -83,9 +87,10 @@ def untitled(figure: Any, title: str) -> None:
             ax.set_title("")
 
 
-def _fitted(page: Page) -> str:
+def _fitted(page: Page, limit: int) -> str:
     """The page with as many downloads in it as there is room for, the smallest first."""
-    room = LIMIT - len(page.render().encode())
+    page.gaze = min(page.gaze, limit // 5)
+    room = limit - len(page.render().encode())
     packed = {e.name: compact(e.result) for e in page.found.entries}
     for name, data in sorted(packed.items(), key=lambda item: len(item[1])):
         room -= len(data) * 4 // 3 + 100
@@ -93,7 +98,7 @@ def _fitted(page: Page) -> str:
             break
         page.downloads[name] = data
     text = page.render()
-    if len(text.encode()) > LIMIT:
+    if len(text.encode()) > limit:
         log.warning("The page has %.1f MB: report fewer results at a time for a smaller one.", len(text) / 1e6)
     return text
 

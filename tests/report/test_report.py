@@ -95,6 +95,14 @@ def test_the_same_results_give_the_same_page(tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_a_small_page_links_to_its_data(tmp_path):
+    text = sl.write_report([makers.mass(), makers.gaze()], tmp_path, megabytes=0.01).read_text()
+    assert 'href="data/ObjectMass.npz"' in text
+    assert "1 of 2 pictures fit the page" in text
+    with pytest.raises(ValueError, match="above 0"):
+        sl.write_report([makers.mass()], tmp_path, megabytes=0)
+
+
 def test_downloads_are_results(tmp_path):
     import base64
 
