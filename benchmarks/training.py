@@ -93,8 +93,8 @@ def told(test: sl.Dataset):
 
 
 def peer(name: str, epochs: float) -> None:
-    """timm's train.py with its defaults (1.0.x): SGD 0.9 at 0.1 per 256, decay 2e-5, cosine over 300 epochs, five of
-    them warm-up, smoothing 0.1, random crops of 8 to 100 % and colour jitter 0.4, on its own transforms, loader, optimiser
+    """timm's train.py with its defaults (1.0.x): SGD 0.9 at 0.1 per 256, decay 2e-5, cosine over 300 epochs, five
+    of them warm-up, smoothing 0.1, random crops of 8 to 100 % and colour jitter 0.4, on its own transforms, loader, optimiser
     and scheduler. Our module, 2 loader processes."""
     from PIL import Image
     from timm.data import create_loader
@@ -191,8 +191,8 @@ def main(what: str, *words: str) -> None:
         case "loop":
             found = {name: loop_overhead(name) for name in words or ("vit-nano4", "vit-micro4", "bit-nano")}
             for name, row in found.items():
-                print(f"{name:<12} loop {row['overhead']:+.1%} over forward, backward, step; "
-                      f"{row['images_per_second']:,.0f} images/s, {row['of_matmul_speed']:.2f} of matmul speed")  # fmt: skip
+                speed = f"{row['images_per_second']:,.0f} images/s, {row['of_matmul_speed']:.2f} of matmul speed"
+                print(f"{name:<12} loop {row['overhead']:+.1%} over forward, backward, step; {speed}")
             save("training-loop", found)
         case "sixty":
             name = words[0] if words else "bit-nano"

@@ -16,6 +16,8 @@ from sightline.analysis.equivariance import (
     unchanged_fraction,
 )
 from sightline.analysis.faithful import ObjectMass, object_mass
+from sightline.analysis.film import DepthFilm, depth_film
+from sightline.analysis.gaze import Gaze, gaze
 from sightline.analysis.heads import HeadSubsets, head_subsets
 from sightline.analysis.localisation import Localisation, localisation
 from sightline.analysis.look import Looked, compare, look
@@ -57,6 +59,7 @@ from sightline.evals.probes import KNNProbe, LinearProbe
 from sightline.evals.retrieval import Retrieval, retrieval
 from sightline.evals.truth import foreground, scene_boxes, scene_masks
 from sightline.evals.vtab import Vtab, vtab, vtab_references
+from sightline.figures.draw import draw, save_figure
 from sightline.models.anatomy import Part, anatomy
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.build import build, resize
@@ -66,7 +69,10 @@ from sightline.models.layers import attention, basic_self_attention
 from sightline.models.taps import paths, record
 from sightline.models.variants import config, names
 from sightline.models.vit import ViT, ViTConfig
+from sightline.report.write import write_report
 from sightline.spec import Features, ImageSpec, Result
+from sightline.studies.claims import verdicts
+from sightline.studies.verdict import Effect, Verdict
 from sightline.training import recipes
 from sightline.training.failures import Diverged, Stopped
 from sightline.training.fit import fit
@@ -104,7 +110,9 @@ __all__ = [
     "Cost",
     "Curves",
     "Dataset",
+    "DepthFilm",
     "Diverged",
+    "Effect",
     "Episode",
     "Episodes",
     "Extracted",
@@ -112,6 +120,7 @@ __all__ = [
     "FewShot",
     "Finding",
     "Folder",
+    "Gaze",
     "Got",
     "HeadSubsets",
     "Hybrid",
@@ -152,6 +161,7 @@ __all__ = [
     "SuiteTask",
     "TestSets",
     "TooManyBad",
+    "Verdict",
     "ViT",
     "ViTConfig",
     "Vtab",
@@ -184,6 +194,8 @@ __all__ = [
     "cosine_similarity",
     "cost",
     "dataset",
+    "depth_film",
+    "draw",
     "episodes",
     "equivariance_error",
     "evaluate",
@@ -194,6 +206,7 @@ __all__ = [
     "fit",
     "foreground",
     "frequency_similarity",
+    "gaze",
     "get_dataset",
     "gradient_rollout",
     "head_subsets",
@@ -236,6 +249,7 @@ __all__ = [
     "rollout",
     "sample_episode",
     "save",
+    "save_figure",
     "scale_similarity",
     "scene_boxes",
     "scene_masks",
@@ -251,8 +265,10 @@ __all__ = [
     "transfer",
     "u_center",
     "unchanged_fraction",
+    "verdicts",
     "vtab",
     "vtab_references",
     "what_if",
+    "write_report",
     "zoo",
 ]

@@ -93,13 +93,18 @@ class Result:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 held = {k: file[k] for k in file.files}
             head = json.loads(str(held.pop("__head__")))
+            head["type"], head["values"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
         kinds = {kind.__name__: kind for kind in _family(cls)}
         if head["type"] not in kinds:
             raise ValueError(f"{path} holds a {head['type']}; expected one of {', '.join(sorted(kinds))}.")
         kind = kinds[head["type"]]
-        return kind(**held, **{k: _tuples(v) for k, v in head["values"].items()})
+        try:
+            return kind(**held, **{k: _tuples(v) for k, v in head["values"].items()})
+        except (TypeError, AttributeError) as error:  # a field too many or too few
+            what = f"a {head['type']} of another version of Sightline ({error})"
+            raise ValueError(f"{path} holds {what}: compute it again.") from error
 
 
 def _family(cls: type[Result]) -> list[type[Result]]:

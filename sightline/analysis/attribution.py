@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sightline.analysis.cam import cam_layer, grad_cam
 from sightline.analysis.faithful import curves, random_twin, rank_agreement
-from sightline.analysis.pictures import Data, Pictures
+from sightline.analysis.pictures import Data, Pictures, thumbnails
 from sightline.analysis.rollout import rollout_of, seen_from
 from sightline.analysis.subject import Subject, observed, subject
 from sightline.spec import Result
@@ -45,6 +45,7 @@ class Attribution(Result):
     insertion_random: NDArray[np.float64]
     agreement_random_weights: NDArray[np.float64]
     image_size: tuple[int, int]
+    pictures: NDArray[np.uint8] | None = None  # (pictures, height, width, 3), small, to show the maps on
 
     def summary(self) -> dict[str, float]:
         return {
@@ -97,12 +98,14 @@ def attribution(
     twin = subject(random_twin(s.model, seed))
     random = torch.Generator().manual_seed(seed)
     rows: list[list[Tensor]] = []
+    shown: list[NDArray[np.uint8]] = []
     for made in Pictures(data=data, batch=batch, n=n, seed=seed).batches([s], what=f"attribution by {method}"):
         with observed(s, twin, gradients=True):
             images = made.images[0]
             classes = s.model(images).argmax(1).detach()
             maps = attribution_maps(s, images, classes, method)
             other = attribution_maps(twin, images, classes, method)
+        shown.append(thumbnails(images, s.image))
         chance = torch.rand(maps.shape, generator=random).to(maps)
         with observed(s):
             scores = [*curves(s, images, classes, maps, steps), *curves(s, images, classes, chance, steps)]
@@ -121,6 +124,7 @@ def attribution(
         insertion_random=found[5],
         agreement_random_weights=found[6],
         image_size=s.image.size,
+        pictures=np.concatenate(shown),
     )
 
 

@@ -1,6 +1,6 @@
 """The analyses by name, and to which models each applies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,8 @@ from sightline.analysis.attention import attention_distance
 from sightline.analysis.attribution import Method, attribution
 from sightline.analysis.cka import cka
 from sightline.analysis.embeddings import patch_filters, position_similarity
+from sightline.analysis.film import depth_film
+from sightline.analysis.gaze import gaze
 from sightline.analysis.heads import head_subsets
 from sightline.analysis.localisation import localisation
 from sightline.analysis.neighbours import neighbour_similarity
@@ -32,6 +34,8 @@ from sightline.spec import Result
 
 FEW = 32  # pictures of the analyses that keep a map of each, or run backwards
 BATCH = 128  # of CKA
+REPEATS = 4  # of CKA, each with half of the pictures: how far halves differ is the error of the whole
+SHOWN = 4  # pictures that are kept to be looked through
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Task:
     data: Dataset
     n: int
     seed: int
+    names: tuple[str, ...] = ()  # what to call the models; by default by type and size
 
     @property
     def few(self) -> int:
@@ -72,6 +77,7 @@ class Analysis:
 
     run: Callable[[Task], Result]
     refuses: Callable[[Task], str | None] = lambda task: None
+    which: int | None = None  # of two models, if it is about one of them
 
 
 def _no_attention(task: Task) -> str | None:
@@ -148,8 +154,15 @@ def _switches(s: Subject) -> list[str]:
     return [f"{kind} {i}" for kind in ("block", "skip") for i in range(len(s.attention_blocks))]
 
 
+def _additions(s: Subject) -> str | list[str]:
+    """Where "before the addition" is asked: in a ViT behind attention, as in the paper; an MLP sees its token alone."""
+    found = [p.path for p in s.parts if p.kind == "sum" and p.sublayer == "attention"]
+    return found or "blocks"
+
+
 def _cka(task: Task, b: Any = None, **more: Any) -> Result:
-    return cka(_model(task), b, task.data, batch=min(BATCH, task.n), n=task.n, seed=task.seed, **more)
+    half = max(4, task.n // 2)
+    return cka(_model(task), b, task.data, batch=min(BATCH, half), n=half, repeats=REPEATS, seed=task.seed, **more)
 
 
 def _attribution(method: Method) -> Callable[[Task], Result]:
@@ -177,12 +190,17 @@ LOOK: dict[str, Analysis] = {
     "cka": Analysis(_cka, _too_few),
     "attention-distance": Analysis(lambda t: attention_distance(_model(t), t.data, n=t.n, seed=t.seed), _no_attention),
     "attention-maps": Analysis(lambda t: attention_maps(_model(t), t.data, n=t.few), _no_attention),
+    "gaze": Analysis(lambda t: gaze(_model(t), t.data, n=min(t.n, SHOWN), seed=t.seed), _no_attention),
+    "depth-film": Analysis(lambda t: depth_film(_model(t), t.data, n=min(t.n, SHOWN), seed=t.seed)),
     "rollout": Analysis(lambda t: attention_rollout(_model(t), t.data, n=t.few), _no_attention),
     "rollout-identity": Analysis(lambda t: attention_rollout(_model(t), t.data, identity=True, n=t.few), _no_attention),
     "rollout-gradient": Analysis(lambda t: attention_rollout(_model(t), t.data, gradient=True, n=t.few), _no_rollout),
     "receptive-field": Analysis(lambda t: receptive_field(_model(t), t.data, n=t.few, seed=t.seed)),
     "receptive-field-before": Analysis(
-        lambda t: receptive_field(_model(t), t.data, side="before", n=t.few, seed=t.seed), _no_sums
+        lambda t: receptive_field(
+            _model(t), t.data, layers=_additions(t.models[0]), side="before", n=t.few, seed=t.seed
+        ),
+        _no_sums,
     ),
     "residual": Analysis(lambda t: residual_study(_model(t), t.data, n=t.n, seed=t.seed), _no_sums),
     "localisation": Analysis(
@@ -219,26 +237,28 @@ COMPARE: dict[str, Analysis] = {
     "probes": Analysis(_probes, _no_labels),
     "pooling-twins": Analysis(_twins, _not_twins),
 }
-# of each model, too
 TWICE = (
     "attention-distance",
+    "gaze",
+    "depth-film",
     "receptive-field",
+    "receptive-field-before",
     "residual",
     "localisation",
     "attribution",
     "object-focus",
     "priors",
     "cka",
-)
+)  # of each model, too
 
 
 def one_of_two(analysis: Analysis, which: int) -> Analysis:
     """An analysis of one model as part of a comparison."""
 
     def alone(task: Task) -> Task:
-        return Task((task.models[which],), task.data, task.n, task.seed)
+        return Task((task.models[which],), task.data, task.n, task.seed, task.names[which : which + 1])
 
-    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)))
+    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)), which)
 
 
 def comparison() -> dict[str, Analysis]:
@@ -247,10 +267,32 @@ def comparison() -> dict[str, Analysis]:
     return COMPARE | both
 
 
-def task(models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int) -> Task:
+def about(t: Task, analysis: Analysis) -> list[dict[str, str]]:
+    """Which models a result is about: name, kind and what the head reads. Two of one name are told apart."""
+    names = t.names or tuple(s.name for s in t.models)
+    rows = [
+        {"name": name, "kind": kind(s), "pool": s.pool if s.attention_blocks else "map"}
+        for name, s in zip(names, t.models)
+    ]
+    if len(rows) == 2 and rows[0]["name"] == rows[1]["name"]:
+        for row, side in zip(rows, "ab"):
+            row["name"] += f" ({side})"
+    return rows if analysis.which is None else [rows[analysis.which]]
+
+
+def kind(s: Subject) -> str:
+    """vit, hybrid or cnn."""
+    if not s.attention_blocks:
+        return "cnn"
+    return "hybrid" if any(p.stage is not None for p in s.parts) else "vit"
+
+
+def task(models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int, names: Sequence[str] = ()) -> Task:
     """Checked, and the models made ready."""
     if not isinstance(data, Dataset):
         raise ValueError(f"A Dataset is expected, from sl.dataset or sl.Folder; got a {type(data).__name__}.")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"n is a whole number from 1 up; got {n!r}.")
-    return Task(tuple(subject(m) for m in models), data, min(n, len(data)), seed)
+    if names and len(names) != len(models):
+        raise ValueError(f"One name per model is expected, {len(models)} in all; got {len(names)}.")
+    return Task(tuple(subject(m) for m in models), data, min(n, len(data)), seed, tuple(map(str, names)))

@@ -42,6 +42,8 @@ class CKA(Result):
     row_blocks: tuple[int, ...] = ()  # the block each layer belongs to, -1 outside of blocks
     column_blocks: tuple[int, ...] = ()
     reasons: dict[str, str] = field(default_factory=dict)  # layer: why it has no value
+    row_stages: tuple[int, ...] = ()  # of a CNN's layers, -1 for layers without one
+    column_stages: tuple[int, ...] = ()
 
     def summary(self) -> dict[str, float]:
         """The mean, and within one model how alike the lower and the upper half of its layers are (C1)."""
@@ -208,6 +210,8 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
         row_blocks=blocks(a),
         column_blocks=blocks(b),
         reasons=a.why | b.why,
+        row_stages=stages(a),
+        column_stages=stages(b),
     )
 
 
@@ -215,3 +219,9 @@ def blocks(what: Watch) -> tuple[int, ...]:
     """The block of each layer, for whoever draws or averages."""
     found = (what.subject.part.get(name) for name in what.names)
     return tuple(-1 if p is None or p.block is None else p.block for p in found)
+
+
+def stages(what: Watch) -> tuple[int, ...]:
+    """The stage of each layer of a CNN."""
+    found = (what.subject.part.get(name) for name in what.names)
+    return tuple(-1 if p is None or p.stage is None else p.stage for p in found)

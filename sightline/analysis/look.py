@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from sightline.analysis.catalogue import LOOK, Analysis, Task, comparison, task
+from sightline.analysis.catalogue import LOOK, Analysis, Task, about, comparison, task
 from sightline.data.dataset import Dataset
 from sightline.spec import Result, atomic
 
@@ -49,11 +49,13 @@ def look(
     only: Sequence[str] = (),
     n: int = 256,
     seed: int = 0,
+    name: str = "",
 ) -> list[Looked]:
     """Every analysis that applies to a model, on up to `n` pictures, one `.npz` each in the folder `out`.
 
     `only` names some of them. What an earlier call has finished for the same model, pictures and settings is kept.
-    What does not apply is listed with its reason, what fails with its error; the others go on.
+    What does not apply is listed with its reason, what fails with its error; the others go on. `name` is what a report
+    calls the model.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -62,7 +64,7 @@ def look(
     >>> [(row.name, row.state) for row in rows]
     [('cka', 'done'), ('rollout', 'does not apply')]
     """
-    return _all(task((model,), data, n, seed), LOOK, Path(out), only)
+    return _all(task((model,), data, n, seed, (name,) if name else ()), LOOK, Path(out), only)
 
 
 def compare(
@@ -74,8 +76,11 @@ def compare(
     only: Sequence[str] = (),
     n: int = 256,
     seed: int = 0,
+    names: Sequence[str] = (),
 ) -> list[Looked]:
     """Every analysis of two models side by side, as `look` does it; each model prepares its own pictures.
+
+    `names` are what a report calls the two models.
 
     >>> import tempfile
     >>> a, b = sl.build("vit-nano4", classes=5), sl.build("bit-nano", classes=5)
@@ -84,7 +89,7 @@ def compare(
     >>> rows[0].state
     'done'
     """
-    return _all(task((a, b), data, n, seed), comparison(), Path(out), only)
+    return _all(task((a, b), data, n, seed, names), comparison(), Path(out), only)
 
 
 def _all(t: Task, catalogue: dict[str, Analysis], out: Path, only: Sequence[str]) -> list[Looked]:
@@ -115,7 +120,7 @@ def _one(name: str, analysis: Analysis, t: Task, out: Path, key: str) -> Looked:
     except (ValueError, RuntimeError, torch.linalg.LinAlgError) as error:
         log.warning("%s failed: %s", name, error)
         return Looked(name=name, state="failed", why=" ".join(str(error).split()))
-    found.how["key"] = key
+    found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)
     found.save(path)
     spent = round(time.monotonic() - begun, 2)
     return Looked(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
@@ -140,7 +145,7 @@ def _kept(path: Path, key: str) -> Result | None:
 def fingerprint(t: Task) -> str:
     """What a result depends on: weights, architecture, pictures, number and seed."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((t.n, t.seed, t.data.fingerprint())).encode())
+    digest.update(repr((t.n, t.seed, t.data.fingerprint(), t.names)).encode())
     for s in t.models:
         digest.update(repr((s.name, s.image, getattr(s.model, "config", None))).encode())
         for name, value in s.model.state_dict().items():

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -183,3 +184,15 @@ def _opened(picture: Any) -> Image.Image:
 def _placed(images: Tensor, s: Subject) -> Tensor:
     device, dtype = s.place
     return images.to(device=device, dtype=dtype)
+
+
+def thumbnails(images: Tensor, spec: ImageSpec, side: int = 128) -> np.ndarray:
+    """Prepared pictures as bytes (b, height, width, 3) to be shown, the longer side at most so long."""
+    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (spec.mean, spec.std))
+    shown = images.detach().float().cpu() * std + mean
+    shrink = side / max(shown.shape[2:])
+    if shrink < 1:
+        size = [max(1, round(s * shrink)) for s in shown.shape[2:]]
+        shown = F.interpolate(shown, size=size, mode="bilinear", antialias=True)
+    shown = shown if shown.shape[1] == 3 else shown[:, :1].expand(-1, 3, -1, -1)
+    return (shown.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()

@@ -34,6 +34,8 @@ class ReceptiveField(Result):
     centres: NDArray[np.float64]  # (layers, 2): y, x of the cell's centre in pixels
     radii: NDArray[np.float64]  # (layers, 2): within which 50 % and 90 % of the mass lie, in pixels
     own: NDArray[np.float64]  # (layers,): mass on the cell's own pixels
+    radii_error: NDArray[np.float64] | None = None  # standard errors over groups of pictures; NaN for one group
+    own_error: NDArray[np.float64] | None = None
 
     def summary(self) -> dict[str, float]:
         first, last = self.names[0], self.names[-1]
@@ -91,20 +93,23 @@ def receptive_field(
     if probes is not None and (isinstance(probes, bool) or probes < 1):
         raise ValueError(f"probes is a whole number from 1 up, or None for every channel; got {probes!r}.")
     random = torch.Generator().manual_seed(seed)
-    total = torch.zeros(len(names), *s.image.size, dtype=torch.float64)
+    groups: list[Tensor] = []  # one sum of maps per batch of pictures: how far they differ is the error
     cells: dict[str, Cell] = {}
     seen = 0
     with observed(s, gradients=True):
-        for made in Pictures(data=data, batch=8, n=n, seed=seed).batches([s], what="receptive field"):
+        for made in Pictures(data=data, batch=max(1, min(8, n // 4)), n=n, seed=seed).batches(
+            [s], what="receptive field"
+        ):
             images = made.images[0].requires_grad_()
             with record(s.model, *names) as tape:
                 s.model(images)
+            groups.append(torch.zeros(len(names), *s.image.size, dtype=torch.float64))
             for i, name in enumerate(names):
                 cells[name] = Cell(s, name, tape[name], at)
-                total[i] += gradients(cells[name].value(tape[name]), images, probes, random)
+                groups[-1][i] = gradients(cells[name].value(tape[name]), images, probes, random)
             seen += len(made)
     about = {"n": seen, "probes": probes or "every channel", "side": side, "seed": seed}
-    return _result(s, names, total / seen, list(cells.values()), about)
+    return _result(s, names, torch.stack(groups), list(cells.values()), about)
 
 
 def _sides(s: Subject, names: list[str], side: str) -> list[str]:
@@ -160,7 +165,20 @@ def gradients(
     return total / len(signs)
 
 
-def _result(s: Subject, names: list[str], total: Tensor, cells: list[Cell], how: dict[str, Any]) -> ReceptiveField:
+def spread(groups: Tensor, cells: list[Cell]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard errors of radii and of the mass on the own cell, from one map per group of pictures and layer."""
+    maps = groups / groups.sum((2, 3), keepdim=True).clamp(min=1e-300)
+    radii = np.array([[mass_radii(m, c.centre) for m, c in zip(group, cells)] for group in maps])
+    own = np.array([[c.share(m) for m, c in zip(group, cells)] for group in maps])
+    if len(groups) < 2:
+        return np.full(radii.shape[1:], np.nan), np.full(own.shape[1:], np.nan)
+    root = len(groups) ** 0.5
+    return radii.std(0, ddof=1) / root, own.std(0, ddof=1) / root
+
+
+def _result(s: Subject, names: list[str], groups: Tensor, cells: list[Cell], how: dict[str, Any]) -> ReceptiveField:
+    total = groups.sum(0) / how["n"]
+    radii_error, own_error = spread(groups, cells)
     mass = total.sum((1, 2), keepdim=True)
     maps = total / mass.clamp(min=1e-300)
     radii = np.array([mass_radii(m, c.centre) for m, c in zip(maps, cells)])
@@ -171,10 +189,17 @@ def _result(s: Subject, names: list[str], total: Tensor, cells: list[Cell], how:
             f"Mean absolute gradient of the middle cell (rows // 2, columns // 2 unless said) {where} with respect to "
             f"the pixels: {how['n']} pictures, {how['probes']} probes; each map sums to 1."
         ),
-        how={**how, "cells": {c.name: c.at for c in cells}, "gradient sums": mass.flatten().tolist()},
+        how={
+            **how,
+            "groups": len(groups),
+            "cells": {c.name: c.at for c in cells},
+            "gradient sums": mass.flatten().tolist(),
+        },
         maps=maps.numpy(),
         names=tuple(names),
         centres=np.array([c.centre for c in cells]),
         radii=radii,
         own=np.array([c.share(m) for c, m in zip(cells, maps)]),
+        radii_error=radii_error,
+        own_error=own_error,
     )

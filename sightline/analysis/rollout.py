@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sightline.analysis.pictures import Data, Pictures
+from sightline.analysis.pictures import Data, Pictures, thumbnails
 from sightline.analysis.subject import Subject, observed, subject
 from sightline.analysis.tap import attention_probs
 from sightline.spec import Result
@@ -28,6 +28,7 @@ class AttentionMaps(Result):
 
     maps: NDArray[np.float32]  # (pictures, rows, columns) or (pictures, heads, rows, columns)
     image_size: tuple[int, int]
+    pictures: NDArray[np.uint8] | None = None  # (pictures, height, width, 3), small, to show the maps on
 
     def summary(self) -> dict[str, float]:
         mass = self.maps.sum((-1, -2))
@@ -102,13 +103,14 @@ def attention_rollout(
     """
     s = subject(model)
     kind = "gradient" if gradient else "with identity" if identity else "as in the ViT paper"
-    maps, at = [], 0
+    maps, shown, at = [], [], 0
     with observed(s, gradients=gradient):
         for made in Pictures(data=data, batch=batch, n=n).batches([s], what="rollout"):
             images = made.images[0]
             wanted = None if targets is None else targets[at : at + len(made)].to(images.device)
             joint, proof = rollout_of(s, images, wanted, identity=identity, gradient=gradient)
             maps.append(seen_from(joint, s).detach().float().cpu())
+            shown.append(thumbnails(images, s.image))
             at += len(made)
     caption = f"Attention rollout ({kind}) over {len(s.attention_blocks)} blocks, seen from {_from(s)}. {proof}."
     return AttentionMaps(
@@ -117,6 +119,7 @@ def attention_rollout(
         how={"n": at, "kind": kind, "proof": proof, "tokens": _from(s)},
         maps=torch.cat(maps).numpy(),
         image_size=s.image.size,
+        pictures=np.concatenate(shown),
     )
 
 
@@ -153,6 +156,7 @@ def attention_maps(
     if query is not None and not 0 <= query < cells:
         raise ValueError(f"{s.name} has patches 0 to {cells - 1}; there is no patch {query}.")
     maps: list[Tensor] = []
+    shown: list[NDArray[np.uint8]] = []
 
     def keep(number: int, probs: Tensor) -> None:
         if number == block % depth:
@@ -164,6 +168,7 @@ def attention_maps(
     with observed(s), attention_probs(s, keep) as taps:
         for made in Pictures(data=data, batch=batch, n=n).batches([s], what="attention maps"):
             s.model(made.images[0])
+            shown.append(thumbnails(made.images[0], s.image))
     of = _from(s) if query is None else f"patch {query}"
     return AttentionMaps(
         title=f"Attention of block {block % depth} of {s.name}",
@@ -171,6 +176,7 @@ def attention_maps(
         how={"n": sum(map(len, maps)), "block": block % depth, "query": of, "proof": taps.proof},
         maps=torch.cat(maps).numpy(),
         image_size=s.image.size,
+        pictures=np.concatenate(shown),
     )
 
 

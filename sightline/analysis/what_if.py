@@ -14,6 +14,8 @@ from sightline.analysis.grams import SMALLEST, Sums, flat_grams
 from sightline.analysis.pictures import Batch, Data, Pictures
 from sightline.analysis.subject import Subject, observed, subject
 from sightline.analysis.switches import Switch, switched_off
+from sightline.data.dataset import Dataset
+from sightline.evals.accuracy import matched
 from sightline.spec import Result
 
 
@@ -79,10 +81,25 @@ def what_if(
         raise ValueError('Nothing is switched off; give names such as "block 3" or "head 3.1".')
     check_tokens(tokens)
     study = Study(s, chosen(s, layers), tokens, switches)
+    study.place = class_numbers(s, data)
     with observed(s):
         for made in Pictures(data=data, batch=batch, n=n).batches([s], what="what if"):
             study.add(made)
     return _result(study, off, {"n": study.pictures, "batch": batch, "tokens": tokens})
+
+
+def class_numbers(s: Subject, data: Data) -> torch.Tensor | None:
+    """The model's number of each class of a dataset, as `sl.evaluate` matches them; bare labels are numbers already.
+
+    Where the two have different classes, no answer is right or wrong: -1.
+    """
+    if not isinstance(data, Dataset):
+        return None
+    names, count = getattr(s.model, "class_names", None), int(getattr(s.model.config, "classes", 0) or 0)
+    try:
+        return torch.from_numpy(matched(names, count, data)[0])
+    except ValueError:
+        return torch.full((max(len(data.classes), 1),), -1)
 
 
 class Study:
@@ -94,6 +111,7 @@ class Study:
         self.right = np.zeros(len(switches) + 1)
         self.same = np.zeros(len(switches))
         self.pictures, self.labelled = 0, True
+        self.place: torch.Tensor | None = None  # the model's number of each class of the data
 
     def answers(self, made: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The predicted classes and the Gram matrix of every layer, from one pass."""
@@ -107,6 +125,8 @@ class Study:
 
     def add(self, made: Batch) -> None:
         labels = made.labels.cpu() if made.labels is not None and made.labels.ndim == 1 else None
+        if labels is not None and self.place is not None:
+            labels = self.place[labels] if (self.place >= 0).all() else None
         self.labelled &= labels is not None
         whole, before = self.answers(made)
         self.pictures += len(made)

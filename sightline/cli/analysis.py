@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--split", default=None, help="Which split of DATA, where there are several."),
         click.option("--size", default=None, type=int, help="Side of the pictures, for a model built by name."),
         click.option("--only", default=None, help="Names of analyses, with commas between."),
+        click.option("--report", is_flag=True, help="Write the page as well, into --out/report."),
         click.option("--out", required=True, type=FOLDER, help="Folder for the results; finished ones are kept."),
     ):
         function = option(function)
@@ -41,13 +43,16 @@ def look(
     split: str | None,
     num: int,
     seed: int,
+    report: bool,
     as_json: bool,
 ) -> None:
     """Look at MODEL on DATA: every analysis that applies, one file each in --out.
 
     MODEL is a file of weights, a run folder, a name from the zoo, or the name of a variant, which is untrained.
     """
-    rows = sl.look(opened(model, size), pictures(data, split), out, only=names(only), n=num, seed=seed)
+    name = called(model)
+    rows = sl.look(opened(model, size), pictures(data, split), out, only=names(only), n=num, seed=seed, name=name)
+    page(rows, out, report=report, quiet=as_json, title=f"What {name} sees")
     tell(rows, as_json, f"{model} on {data}, results in {out}")
 
 
@@ -66,12 +71,32 @@ def compare(
     split: str | None,
     num: int,
     seed: int,
+    report: bool,
     as_json: bool,
 ) -> None:
     """Compare the models A and B on DATA: CKA of all layers, and what is worth having side by side."""
     models = opened(a, size), opened(b, size)
-    rows = sl.compare(*models, pictures(data, split), out, only=names(only), n=num, seed=seed)
+    both = called(a), called(b)
+    both = (f"{both[0]} (a)", f"{both[1]} (b)") if both[0] == both[1] else both
+    rows = sl.compare(*models, pictures(data, split), out, only=names(only), n=num, seed=seed, names=both)
+    page(rows, out, report=report, quiet=as_json, title=f"{both[0]} and {both[1]}")
     tell(rows, as_json, f"{a} and {b} on {data}, results in {out}")
+
+
+def called(model: str) -> str:
+    """What a report calls a model: its name, or its file's or run folder's."""
+    return model if model in sl.names() else Path(model).name.removesuffix(Path(model).suffix) or model
+
+
+def page(rows: list[sl.Looked], out: str, *, report: bool, quiet: bool, title: str) -> None:
+    """The page, if it was asked for; otherwise how to get it."""
+    if not any(row.path for row in rows):
+        return
+    if report:
+        written = sl.write_report(out, Path(out) / "report", title)
+        click.echo(f"The page: {written}", err=True)
+    elif not quiet:
+        click.echo(f"For the page: sightline report {out}", err=True)
 
 
 def opened(name: str, size: int | None) -> Any:

@@ -54,7 +54,7 @@ def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
         "attribution-rollout",
         "attribution-rollout-gradient",
     }
-    assert apart == rollouts | {"attention-distance", "attention-maps", "what-if", "positions"}
+    assert apart == rollouts | {"attention-distance", "attention-maps", "gaze", "what-if", "positions"}
     assert all(rows[name].why for name in apart)
     assert all(row.state == "done" for name, row in rows.items() if name not in apart)
 

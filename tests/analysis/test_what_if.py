@@ -70,7 +70,7 @@ def test_other_libraries(make, images):
 
 
 def test_the_study(vit):
-    data = sl.dataset("scenes/objects", num=40, size=32)
+    data = sl.dataset("scenes/shape", num=40, size=32)
     off = ["block 1", "skip 2", "head 2.0", "token 9"]
     found = sl.what_if(vit, data, off, batch=18)
     whole = torch.cat([vit(x).argmax(1) for x, _ in data.batches(vit.image, batch=40)])
@@ -126,3 +126,18 @@ def test_head_subsets():
     timm = sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32)))
     resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(32, 32)))
     assert sl.head_subsets(timm, resnet, data, batch=48).similarity.shape == (3, 4)
+
+
+def test_classes_are_matched_by_number_and_not_by_place(vit):
+    """A dataset of a few of the model's classes, called by their numbers, counts them 0, 1, 2 ... by itself."""
+    data = sl.dataset("scenes/shape", num=60, size=32)
+    said = torch.cat([vit(x).argmax(1) for x, _ in data.batches(vit.image, batch=60)])
+    pictures = np.concatenate(
+        [x.permute(0, 2, 3, 1).numpy() for x, _ in data.batches(vit.image, batch=60, device=None)]
+    )
+    names = sorted({str(int(i)) for i in said}, key=int)
+    labels = np.array([names.index(str(int(i))) for i in said])
+    some = sl.Arrays(pictures, labels, classes=names)
+    assert sl.what_if(vit, some, "token 9").whole == 1
+    other = sl.Arrays(pictures, labels, classes=[f"no such class {n}" for n in names])
+    assert np.isnan(sl.what_if(vit, other, "token 9").whole)

@@ -1,0 +1,1 @@
+"""Results to pictures: one short function per type of result."""

@@ -1,0 +1,169 @@
+"""Where heads look, and where decisions come from: distances, maps on pictures, films."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.analysis.attention import AttentionDistance
+from sightline.analysis.attribution import Attribution
+from sightline.analysis.faithful import ObjectMass
+from sightline.analysis.film import DepthFilm
+from sightline.analysis.gaze import Gaze
+from sightline.analysis.rollout import AttentionMaps
+from sightline.figures.style import COLOURS, INK, LIKENESS, PALE, bare, mosaic, spread_out
+
+PICTURES = 6  # that a figure shows
+
+
+def draw_distance(r: AttentionDistance, figure: Any) -> None:
+    """Sorted heads of the outer blocks (Raghu et al., figure 3), and every head by depth (ViT, figures 7 and 11)."""
+    left, right = figure.subplots(1, 2, sharey=True)
+    for i, (block, heads) in enumerate(r.sorted_heads()):
+        left.plot(range(1, len(heads) + 1), heads, marker="o", color=COLOURS[i], label=f"block {block}")
+    left.set_xlabel("heads, sorted")
+    left.set_ylabel("mean attention distance, pixels")
+    left.set_xticks(spread_out(r.pixels.shape[1], 8) and [1 + i for i in spread_out(r.pixels.shape[1], 8)])
+    depth = np.repeat(np.arange(len(r.pixels)), r.pixels.shape[1])
+    dots = right.scatter(
+        depth,
+        r.pixels.ravel(),
+        c=r.prefix_mass.ravel(),
+        cmap=LIKENESS,
+        vmin=0,
+        vmax=1,
+        s=26,
+        zorder=3,
+        edgecolors=INK,
+        linewidths=0.7,
+    )
+    right.set_xlabel("block, first to last")
+    for ax in (left, right):
+        ax.axhline(r.uniform, color=PALE, linestyle="--", zorder=0, label="looking everywhere alike")
+        ax.set_ylim(0, max(r.uniform, float(np.nanmax(r.pixels))) * 1.08)
+    left.legend(loc="lower right")
+    if r.prefix:
+        figure.colorbar(dots, ax=right, label="attention on the class token", fraction=0.06, pad=0.02)
+
+
+def enlarged(map_: NDArray, size: tuple[int, int]) -> NDArray[np.float64]:
+    """A small map at the size of its picture, smoothly."""
+    from PIL import Image
+
+    wide = Image.fromarray(np.asarray(map_, dtype=np.float32)).resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    return np.clip(np.asarray(wide, dtype=np.float64), 0, None)
+
+
+def overlaid(picture: NDArray, map_: NDArray) -> NDArray[np.float64]:
+    """The picture where the map is large, dark where it is small, as the ViT paper shows it (figure 6)."""
+    weight = enlarged(map_, picture.shape[:2])
+    weight = weight / max(float(weight.max()), 1e-12)
+    return np.asarray(picture / 255.0 * (0.12 + 0.88 * weight[..., None]), dtype=np.float64)
+
+
+def draw_maps(r: AttentionMaps, figure: Any) -> None:
+    """Pictures and what was attended to (ViT, figures 6 and 14); for single heads, one column each."""
+    if r.maps.ndim == 4:
+        _head_maps(r, figure)
+        return
+    _pairs(r.pictures, r.maps, figure)
+
+
+def _pairs(pictures: NDArray | None, maps: NDArray, figure: Any) -> None:
+    count = min(PICTURES, len(maps))
+    axes = figure.subplots(2 if pictures is not None else 1, count, squeeze=False)
+    for i in range(count):
+        if pictures is not None:
+            axes[0, i].imshow(pictures[i])
+            axes[1, i].imshow(overlaid(pictures[i], maps[i]))
+        else:
+            axes[0, i].imshow(maps[i], cmap=LIKENESS, vmin=0)
+    for ax in axes.flat:
+        bare(ax)
+    figure.supxlabel("pictures above, what is attended to below" if pictures is not None else "one map per picture")
+
+
+def _head_maps(r: AttentionMaps, figure: Any) -> None:
+    heads = spread_out(r.maps.shape[1], 6)
+    rows = min(3, len(r.maps))
+    axes = figure.subplots(rows, len(heads) + (r.pictures is not None), squeeze=False)
+    for i in range(rows):
+        start = 0
+        if r.pictures is not None:
+            axes[i, 0].imshow(r.pictures[i])
+            start = 1
+        for j, head in enumerate(heads):
+            axes[i, start + j].imshow(r.maps[i, head], cmap=LIKENESS, vmin=0)
+            if i == 0:
+                axes[i, start + j].set_title(f"head {head}", fontsize=8)
+    for ax in axes.flat:
+        bare(ax, ax.get_title())
+
+
+def draw_attribution(r: Attribution, figure: Any) -> None:
+    """Where the evidence lies, and whether blurring it away hurts more than blurring anything."""
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    _pairs(r.pictures, r.maps, above)
+    ax = below.subplots()
+    names = ("deletion", "insertion", "deletion, random order", "insertion, random order")
+    values = (r.deletion, r.insertion, r.deletion_random, r.insertion_random)
+    for i, value in enumerate(values):
+        error = value.std(ddof=1) / len(value) ** 0.5 if len(value) > 1 else 0
+        ax.barh(i, value.mean(), xerr=1.96 * error, color=(COLOURS[0], COLOURS[1], PALE, PALE)[i])
+    ax.set_yticks(range(4), names)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("mean probability of the class (low deletion and high insertion are good)")
+
+
+def draw_object_mass(r: ObjectMass, ax: Any) -> None:
+    """Mass on the object against its area, one dot per picture; above the line it is looked at."""
+    ax.plot((0, 1), (0, 1), color=PALE, linestyle="--", label="as much as its area")
+    ax.scatter(r.area, r.mass, s=16, color=COLOURS[0])
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="object's share of the area", ylabel="share of the map on the object")
+    ax.legend(loc="lower right")
+
+
+def draw_gaze(r: Gaze, figure: Any) -> None:
+    """Every head of every block, seen from the middle of the first picture."""
+    y, x = r.grid
+    cell = (y // 2) * x + x // 2
+    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+    left.imshow(r.pictures[0])
+    high, wide = r.pictures.shape[1] / y, r.pictures.shape[2] / x
+    from matplotlib.patches import Rectangle
+
+    left.add_patch(
+        Rectangle((cell % x * wide, cell // x * high), wide, high, fill=False, edgecolor=COLOURS[5], linewidth=2)
+    )
+    bare(left, "seen from the framed patch")
+    blocks, heads = r.attention.shape[1:3]
+    tiles = r.attention[0, :, :, r.prefix + cell].reshape(blocks * heads, y, x) / 255
+    right.imshow(mosaic(tiles, heads), cmap=LIKENESS, vmin=0, vmax=1)
+    right.set_xticks([(i + 0.5) * (x + 1) - 1 for i in range(heads)], [str(i) for i in range(heads)])
+    right.set_yticks([(i + 0.5) * (y + 1) - 1 for i in range(blocks)], [str(i) for i in range(blocks)])
+    right.set_xlabel("head")
+    right.set_ylabel("block")
+    right.spines[:].set_visible(False)
+
+
+def as_rgb(cells: NDArray, grid: tuple[int, int]) -> NDArray[np.float64]:
+    """The first three components as a colour picture."""
+    three = cells[:, :3]
+    low, high = np.percentile(three, 2, axis=0), np.percentile(three, 98, axis=0)
+    return np.asarray(np.clip((three - low) / np.maximum(high - low, 1e-9), 0, 1).reshape(*grid, 3), dtype=np.float64)
+
+
+def draw_film(r: DepthFilm, figure: Any) -> None:
+    """The pictures, and the first three principal components of their cells through the depth."""
+    layers = spread_out(len(r.layers), 8)
+    rows = min(3, len(r.pictures))
+    axes = figure.subplots(rows, len(layers) + 1, squeeze=False)
+    for i in range(rows):
+        axes[i, 0].imshow(r.pictures[i])
+        for j, layer in enumerate(layers):
+            axes[i, j + 1].imshow(as_rgb(r.cells(i, layer), r.grids[layer]))
+            if i == 0:
+                axes[i, j + 1].set_title(f"block {layer}", fontsize=8)
+    for ax in axes.flat:
+        bare(ax, ax.get_title())

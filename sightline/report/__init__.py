@@ -1,0 +1,1 @@
+"""Saved results to one self-contained page."""

@@ -1,0 +1,407 @@
+"use strict";
+// The page's own script. Every widget of a section shares one state (picture, depth, place, head), so that two models
+// move together. Names only ever reach the page as text, never as HTML.
+(() => {
+  const make = (tag, props = {}, ...kids) => {
+    const node = Object.assign(document.createElement(tag), props);
+    node.append(...kids);
+    return node;
+  };
+  const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
+  const percent = (x) => (x * 100).toFixed(x < 0.1 ? 1 : 0) + " %";
+  const number = (x) => (Number.isNaN(x) ? "no value" : x.toFixed(3));
+  const json = (id) => JSON.parse(document.getElementById(id).textContent);
+  const ramp = Uint8Array.from(atob(json("palette").ramp), (c) => c.charCodeAt(0));
+
+  async function inflate(text) {
+    const raw = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).arrayBuffer();
+  }
+  // whole numbers back to values; the largest whole number stands for "no value"
+  async function unpack(p) {
+    const buffer = await inflate(p.data);
+    const whole = p.bits === 8 ? new Uint8Array(buffer) : new Uint16Array(buffer);
+    const most = 2 ** p.bits - 2, step = (p.high - p.low) / most, out = new Float32Array(whole.length);
+    for (let i = 0; i < whole.length; i++) out[i] = whole[i] > most ? NaN : p.low + whole[i] * step;
+    return out;
+  }
+  function load(uri) {
+    return new Promise((done, fail) => {
+      const image = new Image();
+      image.onload = () => done(image);
+      image.onerror = fail;
+      image.src = uri;
+    });
+  }
+  // a small offscreen picture of values between 0 and top
+  function raster(values, height, width, { top = 1, flip = false, start = 0 } = {}) {
+    const canvas = make("canvas", { width, height }), context = canvas.getContext("2d");
+    const image = context.createImageData(width, height);
+    for (let y = 0; y < height; y++) for (let x = 0; x < width; x++) {
+      const v = values[start + y * width + x], at = 4 * ((flip ? height - 1 - y : y) * width + x);
+      if (Number.isNaN(v)) image.data.set([150, 155, 162, 255], at);
+      else {
+        const c = 3 * Math.round(clamp(v / top, 0, 1) * 255);
+        image.data.set([ramp[c], ramp[c + 1], ramp[c + 2], 255], at);
+      }
+    }
+    context.putImageData(image, 0, 0);
+    return canvas;
+  }
+  function show(canvas, source, smooth) {
+    const context = canvas.getContext("2d");
+    context.imageSmoothingEnabled = smooth;
+    context.imageSmoothingQuality = "high";
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(source, 0, 0, canvas.width, canvas.height);
+    return context;
+  }
+  function frame(context, x, y, w, h, colour = "#56b4e9") {
+    context.lineWidth = 4; context.strokeStyle = "#000a"; context.strokeRect(x, y, w, h);
+    context.lineWidth = 2; context.strokeStyle = colour; context.strokeRect(x, y, w, h);
+  }
+  function pane(title, canvas) { return make("div", { className: "pane" }, make("span", { textContent: title }), canvas); }
+  function scale(top, label) {
+    return make("div", { className: "scale" }, "0", make("i"), String(top), make("span", { textContent: label }));
+  }
+  // a canvas that is pointed at, by mouse, finger or arrow keys; place is (x, y) within 0..1
+  function pointed(canvas, cells, move, label) {
+    canvas.tabIndex = 0;
+    canvas.setAttribute("role", "application");
+    canvas.setAttribute("aria-label", label + " Arrow keys move.");
+    const at = (event) => {
+      const box = canvas.getBoundingClientRect();
+      move(clamp((event.clientX - box.left) / box.width, 0, 0.9999), clamp((event.clientY - box.top) / box.height, 0, 0.9999));
+    };
+    canvas.addEventListener("pointermove", (e) => { if (e.pointerType === "mouse" || e.buttons) at(e); });
+    canvas.addEventListener("pointerdown", at);
+    canvas.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const [x, y, columns, rows] = cells();
+      move(clamp((Math.floor(x * columns) + step[0] + 0.5) / columns, 0, 0.9999), clamp((Math.floor(y * rows) + step[1] + 0.5) / rows, 0, 0.9999));
+    });
+  }
+
+  class Store {
+    constructor() { this.state = { picture: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "place" }; this.all = []; }
+    set(change) { Object.assign(this.state, change); for (const f of this.all) f(this.state); }
+  }
+
+  const widgets = {
+    async heat(host, d) {
+      const planes = await Promise.all(d.planes.map(unpack));
+      const rows = d.rows.length, columns = d.columns.length;
+      const high = clamp(Math.round((640 * rows) / columns), 160, 900);
+      const canvas = make("canvas", { width: 640, height: high });
+      const out = make("output"), choose = make("select", { ariaLabel: "What is shown" });
+      out.setAttribute("aria-live", "polite");
+      d.planes.forEach((p, i) => choose.append(make("option", { value: i, textContent: p.name })));
+      let x = 0.5, y = 0.5, shown = 0, touched = false;
+      const images = planes.map((v, i) => raster(v, rows, columns, { top: d.planes[i].top, flip: d.lower }));
+      const draw = () => {
+        const context = show(canvas, images[shown], false);
+        const column = Math.floor(x * columns), down = Math.floor(y * rows), row = d.lower ? rows - 1 - down : down;
+        if (touched) {
+          const w = canvas.width / columns, h = canvas.height / rows;
+          context.fillStyle = "#fff3";
+          context.fillRect(0, down * h, canvas.width, h); context.fillRect(column * w, 0, w, canvas.height);
+          frame(context, column * w, down * h, w, h);
+        }
+        const at = row * columns + column;
+        const told = d.planes.map((p, i) => `${p.name} ${number(planes[i][at])}`).join(" · ");
+        const bar = d.bars ? ` · ${d.bar} ${d.bars[row] === null ? "unknown" : percent(d.bars[row])}` + (d.whole === null ? "" : ` (whole: ${percent(d.whole)})`) : "";
+        out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${told}${bar}` : "Point at a cell, or use the arrow keys, to read it.";
+      };
+      pointed(canvas, () => [x, y, columns, rows], (a, b) => { x = a; y = b; touched = true; draw(); }, host.dataset.alt);
+      choose.addEventListener("change", () => { shown = +choose.value; draw(); });
+      const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer below" : ""} · → ${d.column || "second model"}`;
+      const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas,
+        make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}, the first at the lower left` : title }),
+        scale(d.planes[0].top, d.planes[0].name)));
+      host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", choose))] : []), stage, out);
+      draw();
+      return {};
+    },
+
+    async tiles(host, d, store) {
+      const values = await unpack(d), [rows, columns] = d.grid, cells = rows * columns, count = d.shape[0];
+      const left = make("canvas", { width: 420, height: Math.round((420 * rows) / columns) });
+      const right = make("canvas", { width: 420, height: left.height });
+      const out = make("output");
+      out.setAttribute("aria-live", "polite");
+      const own = new Float32Array(cells);
+      for (let i = 0; i < cells; i++) own[i] = i < count ? values[i * cells + i] : NaN;
+      const ground = raster(own, rows, columns, { top: d.top });
+      const draw = (s) => {
+        const c = Math.floor(s.x * columns), r = Math.floor(s.y * rows), i = r * columns + c;
+        const w = left.width / columns, h = left.height / rows;
+        frame(show(left, ground, false), c * w, r * h, w, h);
+        frame(show(right, raster(values, rows, columns, { top: d.top, start: i * cells }), false), c * w, r * h, w, h);
+        let best = 0;
+        for (let j = 1; j < cells; j++) if (values[i * cells + j] > values[i * cells + best]) best = j;
+        const told = best === i ? "its own place is the best" : `best at row ${Math.floor(best / columns)}, column ${best % columns} (${number(values[i * cells + best])})`;
+        out.textContent = `Row ${r}, column ${c}: ${number(own[i])} with its own place; ${told}.`;
+      };
+      pointed(left, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
+      pointed(right, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
+      host.append(make("div", { className: "stage" }, pane(`Each ${d.about} with its own place`, left), pane("The chosen one with every place", right)), scale(d.top, d.what), out);
+      store.all.push(draw);
+      return {};
+    },
+
+    async stack(host, d, store) {
+      const values = await unpack(d), [count, rows, columns] = d.shape;
+      const canvas = make("canvas", { width: 420, height: Math.round((420 * rows) / columns), className: "smooth" });
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", host.dataset.alt);
+      const strip = make("div", { className: "strip" }), out = make("output");
+      out.setAttribute("aria-live", "polite");
+      const images = [...Array(count).keys()].map((i) => raster(values, rows, columns, { start: i * rows * columns }));
+      const small = images.map((image, i) => {
+        const c = make("canvas", { width: 96, height: Math.round((96 * rows) / columns), title: d.names[i] });
+        show(c, image, true);
+        c.addEventListener("click", () => store.set({ depth: count > 1 ? i / (count - 1) : 0 }));
+        strip.append(c);
+        return c;
+      });
+      const draw = (s) => {
+        const i = Math.round(s.depth * (count - 1));
+        const context = show(canvas, images[i], true);
+        d.radii[i].forEach((radius, k) => {
+          context.strokeStyle = k ? "#ffffff88" : "#56b4e9";
+          context.lineWidth = 2;
+          context.beginPath();
+          context.arc(d.centres[i][1] * canvas.width, d.centres[i][0] * canvas.height, (radius / d.width) * canvas.width, 0, 7);
+          context.stroke();
+        });
+        small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
+        out.textContent = `${d.names[i]}: half of the mass within ${d.radii[i][0].toFixed(0)} pixels (inner circle), 90 % within ${d.radii[i][1].toFixed(0)}; ${percent(d.own[i])} on the own cell.`;
+      };
+      host.append(make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas)), strip, out);
+      store.all.push(draw);
+      return { depth: count };
+    },
+
+    async maps(host, d, store) {
+      const [values, image] = await Promise.all([unpack(d), load(d.pictures.uri)]);
+      const [count, heads, rows, columns] = d.shape, size = d.pictures;
+      const plain = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
+      const over = make("canvas", { width: plain.width, height: plain.height, className: "smooth" });
+      const heat = make("canvas", { width: plain.width, height: plain.height });
+      const strip = make("div", { className: "strip" });
+      const cut = (canvas, i) => {
+        const context = canvas.getContext("2d");
+        context.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, canvas.width, canvas.height);
+        return context;
+      };
+      const shade = (canvas, i, h) => {
+        const context = cut(canvas, i), mask = make("canvas", { width: columns, height: rows }), m = mask.getContext("2d");
+        const pixels = m.createImageData(columns, rows);
+        for (let k = 0; k < rows * columns; k++) pixels.data[4 * k + 3] = 235 * (1 - clamp(values[(i * heads + h) * rows * columns + k], 0, 1));
+        m.putImageData(pixels, 0, 0);
+        context.imageSmoothingEnabled = true;
+        context.drawImage(mask, 0, 0, canvas.width, canvas.height);
+      };
+      const small = [...Array(count).keys()].map((i) => {
+        const c = make("canvas", { width: 96, height: Math.round((96 * size.height) / size.width), className: "smooth" });
+        c.addEventListener("click", () => store.set({ picture: i }));
+        strip.append(c);
+        return c;
+      });
+      let before = -1;
+      const draw = (s) => {
+        const i = Math.min(s.picture, count - 1), h = clamp(s.head, 0, heads - 1);
+        cut(plain, i);
+        shade(over, i, h);
+        show(heat, raster(values, rows, columns, { start: (i * heads + h) * rows * columns }), false);
+        if (h !== before) small.forEach((c, k) => shade(c, k, h));
+        before = h;
+        small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
+      };
+      for (const c of [plain, over, heat]) { c.setAttribute("role", "img"); c.setAttribute("aria-label", host.dataset.alt); }
+      host.append(make("div", { className: "stage" }, pane("Picture", plain), pane("What is attended to", over), pane("Map", heat)), strip, scale("largest", "share"));
+      store.all.push(draw);
+      return { pictures: count, heads: heads > 1 ? heads : 0 };
+    },
+
+    async gaze(host, d, store) {
+      const [buffer, peaks, image] = await Promise.all([inflate(d.data), unpack(d.peaks), load(d.pictures.uri)]);
+      const bytes = new Uint8Array(buffer), [count, blocks, heads, queries, cells] = d.shape, [rows, columns] = d.grid, size = d.pictures;
+      const picture = make("canvas", { width: 420, height: Math.round((420 * size.height) / size.width), className: "smooth" });
+      const seen = make("canvas", { width: 420, height: picture.height, className: "smooth" });
+      const across = Math.ceil(Math.sqrt(heads)), down = Math.ceil(heads / across), gap = 6, tile = Math.round((420 - gap * (across - 1)) / across);
+      const tall = Math.round((tile * rows) / columns), wall = make("canvas", { width: 420, height: down * tall + (down - 1) * gap });
+      const out = make("output");
+      out.setAttribute("aria-live", "polite");
+      const row = (i, b, h, q) => {
+        const start = (((i * blocks + b) * heads + h) * queries + q) * cells, v = new Float32Array(cells);
+        for (let k = 0; k < cells; k++) v[k] = bytes[start + k] / 255;
+        return v;
+      };
+      const draw = (s) => {
+        const i = Math.min(s.picture, count - 1), b = Math.round(s.depth * (blocks - 1));
+        const c = Math.floor(s.x * columns), r = Math.floor(s.y * rows), whole = s.from === "class" && d.prefix > 0;
+        const q = whole ? 0 : d.prefix + r * columns + c, h = s.head < heads ? s.head : -1;
+        const context = picture.getContext("2d");
+        context.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, picture.width, picture.height);
+        const w = picture.width / columns, t = picture.height / rows;
+        if (!whole) frame(context, c * w, r * t, w, t);
+        const mean = new Float32Array(cells), all = [...Array(heads).keys()].map((k) => row(i, b, k, q));
+        const share = all.map((_, k) => peaks[((i * blocks + b) * heads + k) * queries + q]);
+        for (let k = 0; k < cells; k++) {
+          for (let j = 0; j < heads; j++) if (h < 0 || j === h) mean[k] += all[j][k] * share[j] / (h < 0 ? heads : 1);
+        }
+        const most = Math.max(...mean), best = mean.indexOf(most), mask = make("canvas", { width: columns, height: rows }), m = mask.getContext("2d");
+        const pixels = m.createImageData(columns, rows);
+        for (let k = 0; k < cells; k++) pixels.data[4 * k + 3] = 225 * (1 - mean[k] / Math.max(most, 1e-9));
+        m.putImageData(pixels, 0, 0);
+        const view = seen.getContext("2d");
+        view.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, seen.width, seen.height);
+        view.imageSmoothingEnabled = true;
+        view.drawImage(mask, 0, 0, seen.width, seen.height);
+        if (!whole) frame(view, c * w, r * t, w, t);
+        const board = wall.getContext("2d");
+        board.clearRect(0, 0, wall.width, wall.height);
+        board.imageSmoothingEnabled = false;
+        all.forEach((v, k) => {
+          const x = (k % across) * (tile + gap), y = Math.floor(k / across) * (tall + gap);
+          board.drawImage(raster(v, rows, columns), x, y, tile, tall);
+          if (k === h) frame(board, x + 1, y + 1, tile - 2, tall - 2);
+        });
+        const from = whole ? "the class token" : `the patch in row ${r}, column ${c}`;
+        out.textContent = `Block ${b}, ${h < 0 ? "mean of heads" : "head " + h}, from ${from}: most on row ${Math.floor(best / columns)}, column ${best % columns} (${percent(most)}).`;
+        wall.dataset.block = b;
+      };
+      const move = (x, y) => store.set({ x, y, from: "place" });
+      for (const c of [picture, seen]) pointed(c, () => [store.state.x, store.state.y, columns, rows], move, host.dataset.alt);
+      wall.tabIndex = 0;
+      wall.setAttribute("role", "application");
+      wall.setAttribute("aria-label", "The heads of this block. Click one, or choose by the arrow keys");
+      wall.addEventListener("keydown", (e) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[e.key];
+        if (!step) return;
+        e.preventDefault();
+        store.set({ head: clamp(Math.max(store.state.head, 0) + step, 0, heads - 1) });
+      });
+      wall.addEventListener("click", (e) => {
+        const box = wall.getBoundingClientRect();
+        const k = Math.floor(((e.clientY - box.top) / box.height) * down) * across + Math.floor(((e.clientX - box.left) / box.width) * across);
+        if (k < heads) store.set({ head: store.state.head === k ? -1 : k });
+      });
+      host.append(make("div", { className: "stage" }, pane("Point at a patch", picture), pane("It looks here", seen), pane("Every head of the block; click one", wall)), scale("largest", "share of attention"), out);
+      store.all.push(draw);
+      return { pictures: count, depth: blocks, heads, classToken: d.prefix > 0 };
+    },
+
+    async film(host, d, store) {
+      const [buffer, image] = await Promise.all([inflate(d.data), load(d.pictures.uri)]);
+      const bytes = new Int8Array(buffer), [count, layers, most, parts] = d.shape, size = d.pictures;
+      const picture = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
+      const colours = make("canvas", { width: 320, height: picture.height }), alike = make("canvas", { width: 320, height: picture.height });
+      const out = make("output");
+      out.setAttribute("aria-live", "polite");
+      const ranges = new Map();
+      const range = (l) => {  // ends of the first three components over all pictures, without the outermost values
+        if (!ranges.has(l)) {
+          const n = d.grids[l][0] * d.grids[l][1];
+          ranges.set(l, [0, 1, 2].map((k) => {
+            const v = [];
+            for (let i = 0; i < count; i++) for (let c = 0; c < n; c++) v.push(bytes[((i * layers + l) * most + c) * parts + k]);
+            v.sort((a, b) => a - b);
+            return [v[Math.floor(v.length * 0.02)], v[Math.floor(v.length * 0.98)]];
+          }));
+        }
+        return ranges.get(l);
+      };
+      const draw = (s) => {
+        const i = Math.min(s.picture, count - 1), l = Math.round(s.depth * (layers - 1)), [rows, columns] = d.grids[l];
+        const r = Math.floor(s.y * rows), c = Math.floor(s.x * columns), start = (i * layers + l) * most;
+        const context = picture.getContext("2d");
+        context.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, picture.width, picture.height);
+        const w = picture.width / columns, h = picture.height / rows;
+        frame(context, c * w, r * h, w, h);
+        const small = make("canvas", { width: columns, height: rows }), m = small.getContext("2d"), pixels = m.createImageData(columns, rows), ends = range(l);
+        const like = new Float32Array(rows * columns), own = start + r * columns + c;
+        let mine = 0;
+        for (let k = 0; k < parts; k++) mine += bytes[own * parts + k] ** 2;
+        for (let p = 0; p < rows * columns; p++) {
+          let dot = 0, norm = 0;
+          for (let k = 0; k < parts; k++) { const v = bytes[(start + p) * parts + k]; dot += v * bytes[own * parts + k]; norm += v * v; }
+          like[p] = dot / Math.max(Math.sqrt(mine * norm), 1e-9);
+          for (let k = 0; k < 3; k++) pixels.data[4 * p + k] = 255 * clamp((bytes[(start + p) * parts + k] - ends[k][0]) / Math.max(ends[k][1] - ends[k][0], 1), 0, 1);
+          pixels.data[4 * p + 3] = 255;
+        }
+        m.putImageData(pixels, 0, 0);
+        frame(show(colours, small, false), c * w, r * h, w, h);
+        frame(show(alike, raster(like, rows, columns), false), c * w, r * h, w, h);
+        const near = like.reduce((a, v) => a + (v > 0.5 ? 1 : 0), 0) / like.length;
+        out.textContent = `${d.names[l]} (${rows} × ${columns} cells): ${percent(near)} of the picture is like the chosen cell (cosine above 0.5).`;
+      };
+      for (const canvas of [picture, colours, alike]) pointed(canvas, () => [store.state.x, store.state.y, ...[...d.grids[Math.round(store.state.depth * (layers - 1))]].reverse()], (x, y) => store.set({ x, y }), host.dataset.alt);
+      host.append(make("div", { className: "stage" }, pane("Point at a place", picture), pane("Features as colours", colours), pane("How alike to that place", alike)), scale(1, "cosine"), out);
+      store.all.push(draw);
+      return { pictures: count, depth: layers };
+    },
+  };
+
+  function slider(label, count, store, get, set) {
+    const input = make("input", { type: "range", min: 0, max: count - 1, step: 1 }), told = make("span");
+    input.setAttribute("aria-label", label);
+    input.addEventListener("input", () => store.set(set(+input.value)));
+    store.all.push((s) => { input.value = get(s); told.textContent = `${get(s)} of ${count - 1}`; });
+    return make("label", {}, label, input, told);
+  }
+  function controls(section, store, needs) {
+    const most = (key) => Math.max(0, ...needs.map((n) => n[key] || 0));
+    const bar = make("div", { className: "controls" }), pictures = most("pictures"), depth = most("depth"), heads = most("heads");
+    if (pictures > 1) bar.append(slider("Picture", pictures, store, (s) => Math.min(s.picture, pictures - 1), (v) => ({ picture: v })));
+    if (depth > 1) bar.append(slider("Depth", depth, store, (s) => Math.round(s.depth * (depth - 1)), (v) => ({ depth: v / (depth - 1) })));
+    if (heads > 1) {
+      const choose = make("select", { ariaLabel: "Head" });
+      if (depth > 1) choose.append(make("option", { value: -1, textContent: "mean of heads" }));
+      for (let i = 0; i < heads; i++) choose.append(make("option", { value: i, textContent: `head ${i}` }));
+      choose.addEventListener("change", () => store.set({ head: +choose.value }));
+      store.all.push((s) => { choose.value = depth > 1 ? s.head : Math.max(s.head, 0); });
+      bar.append(make("label", {}, "Head", choose));
+    }
+    if (needs.some((n) => n.classToken)) {
+      const button = make("button", { type: "button", textContent: "From the class token" });
+      button.addEventListener("click", () => store.set({ from: store.state.from === "class" ? "place" : "class" }));
+      store.all.push((s) => button.setAttribute("aria-pressed", String(s.from === "class")));
+      bar.append(button);
+    }
+    if (bar.childElementCount) section.querySelector(".pair").before(bar);
+  }
+  async function start(section) {
+    const store = new Store(), needs = [];
+    for (const host of section.querySelectorAll("[data-widget]")) {
+      const d = json(host.dataset.source);
+      try {
+        needs.push(await widgets[host.dataset.widget](host, d, store));
+      } catch (error) {
+        host.append(make("p", { className: "small", textContent: "This browser cannot show it: " + error.message }));
+        throw error;
+      }
+    }
+    controls(section, store, needs);
+    store.set({});
+    section.dataset.ready = "yes";
+  }
+  document.documentElement.style.setProperty("--ramp", [...Array(9).keys()].map((i) => {
+    const c = 3 * Math.round((i * 255) / 8);
+    return `rgb(${ramp[c]},${ramp[c + 1]},${ramp[c + 2]})`;
+  }).join(","));
+  // sections start when they come near the window: a long page opens at once
+  const near = new IntersectionObserver((seen) => {
+    for (const entry of seen) if (entry.isIntersecting) { near.unobserve(entry.target); start(entry.target); }
+  }, { rootMargin: "600px" });
+  for (const section of document.querySelectorAll("section.result")) near.observe(section);
+  const theme = document.getElementById("theme");
+  theme.addEventListener("click", () => {
+    const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+  });
+})();

@@ -1,0 +1,182 @@
+"""One HTML file from collected results: summary and verdicts, then a section per question. No file but itself."""
+
+import base64
+import importlib.resources
+import json
+import warnings
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from sightline.figures.style import colours, models_of
+from sightline.report.collect import Collected, Entry
+from sightline.report.payload import ALSO_DRAWN, GAZE, payload
+from sightline.report.sections import Group, card, groups, how_table, inline_svg
+from sightline.report.sentences import sentence
+from sightline.spec import Result
+from sightline.studies.claims import CLAIMS, unjudged
+from sightline.studies.verdict import Verdict
+
+DAMAGED = "The numbers of this result do not fit together."
+
+
+@dataclass
+class Page:
+    """What the page is made of."""
+
+    title: str
+    found: Collected
+    verdicts: list[Verdict]
+    drawings: dict[str, str]  # SVG by entry
+    downloads: dict[str, bytes] = field(default_factory=dict)  # data by entry, where there is room
+    sources: list[str] = field(default_factory=list)
+    gaze: int = GAZE  # bytes for attention
+
+    def render(self) -> str:
+        """The whole file."""
+        self.sources = []
+        sections = groups(self.found.entries)
+        body = "".join(self.section(g) for g in sections)
+        links = "".join(f'<a href="#{escape(g.name)}">{escape(g.heading)}</a>' for g in sections)
+        ramp = base64.b64encode(colours().tobytes()).decode()
+        files = importlib.resources.files("sightline.report")
+        return (
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+            f"<style>{(files / 'page.css').read_text()}</style></head><body>"
+            f'<header class="top"><h1>{escape(self.title)}</h1><p class="lead">{escape(self.lead())}</p></header>'
+            f'<nav aria-label="Sections"><div><button id="theme" type="button">Light / dark</button>'
+            f'<a href="#summary">Summary</a>{links}</div></nav><main>{self.summary()}{body}</main>'
+            "<footer>Made by Sightline from saved results; nothing on this page is loaded from elsewhere. "
+            "Bounds of the verdicts are ours, not the papers'.</footer>"
+            f"{tagged('palette', {'ramp': ramp})}{''.join(self.sources)}"
+            f"<script>{(files / 'page.js').read_text()}</script></body></html>\n"
+        )
+
+    def lead(self) -> str:
+        """Which models, which pictures, how many results."""
+        names = list(dict.fromkeys(n for e in self.found.entries for n in models_of(e.result)))
+        data = list(dict.fromkeys(d for e in self.found.entries if (d := data_name(e.result))))
+        about = f" on {' and '.join(names)}" if names else ""
+        seen = f", pictures of {' and '.join(short_path(d) for d in data)}" if data else ""
+        return f"{len(self.found.entries)} results{about}{seen}."
+
+    def summary(self) -> str:
+        """Counts, every verdict in a line, and what could not be judged."""
+        states: list[str] = [v.state for v in self.verdicts]
+        counts = "".join(
+            f'<div class="count {css}"><b>{states.count(state)}</b>{state}</div>'
+            for state, css in (("holds", "holds"), ("does not hold", "not"), ("undecided", "open"))
+        )
+        cards = "".join(card(v, folded=True) for v in self.verdicts)
+        open_ = "".join(f"<li>{k}: {escape(w)}</li>" for k, w in unjudged(self.verdicts).items())
+        rest = f"<details><summary>{len(CLAIMS)} claims are known here; what would decide the others</summary>"
+        rest += f'<ul class="notices">{open_}</ul></details>' if open_ else "</details>"
+        told = "".join(f"<li>{escape(n)}</li>" for n in self.found.notices)
+        notices = (
+            f'<details open><summary>Not on this page</summary><ul class="notices">{told}</ul></details>'
+            if told
+            else ""
+        )
+        none = "" if self.verdicts else "<p>None of these results decides a claim of the papers.</p>"
+        return (
+            '<section class="summary" id="summary"><h2>The papers’ claims, held against these results</h2>'
+            f'<div class="counts">{counts}</div>{none}<div class="verdicts">{cards}</div>{rest}{notices}</section>'
+        )
+
+    def section(self, group: Group) -> str:
+        """One question: figures first, what they show, the paper beside, how it was computed, the data."""
+        single = len(group.entries) == 1
+        room = self.gaze // len(group.entries)
+        figures = "".join(self.figure(e, alone=single, room=room) for e in group.entries)
+        names = {e.name for e in group.entries}
+        judged = [v for v in self.verdicts if v.claim in group.claims and self.concerns(v, group)]
+        paper = ""
+        where, found = group.paper
+        if found:
+            paper = f'<div class="paper"><h3>In the paper ({escape(where)})</h3><p>{escape(found)}</p></div>'
+        beside = paper + "".join(card(v) for v in judged)
+        details = "".join(
+            f"<h3>{escape(e.result.title)}</h3>{guarded(lambda r=e.result: how_table(r), '')}" for e in group.entries
+        )
+        links = " · ".join(self.download(e) for e in group.entries)
+        wide = " single" if single else ""
+        return (
+            f'<section class="result" id="{escape(group.name)}" data-results="{escape(" ".join(sorted(names)))}">'
+            f"<h2>{escape(group.heading)}</h2>"
+            + (f'<p class="says">{escape(said(group.entries[0].result))}</p>' if single else "")
+            + f'<div class="pair{wide}">{figures}</div>'
+            + (f'<div class="beside">{beside}</div>' if beside else "")
+            + f"<details><summary>How this was computed</summary>{details}</details>"
+            + f'<p class="small">Download data: {links}</p></section>'
+        )
+
+    def concerns(self, v: Verdict, group: Group) -> bool:
+        """Whether a verdict is about models of this section; one without names is about all."""
+        names = {n for e in group.entries for n in models_of(e.result)}
+        return not names or not any(v.models) or bool(names & set(v.models))
+
+    def figure(self, e: Entry, *, alone: bool, room: int) -> str:
+        """The widget, or the drawing, or both; of several models each with its name and its sentence."""
+        told = said(e.result)
+        name = ", ".join(models_of(e.result)) or e.result.title
+        head = "" if alone else f'<h3>{escape(name)}</h3><p class="small">{escape(told)}</p>'
+        alt = f"{e.result.title}. {told}"
+        data = guarded(lambda: payload(e.result, room), None)
+        inside = ""
+        if data is not None:
+            self.sources.append(tagged(f"data-{e.name}", data))
+            inside = (
+                f'<div data-widget="{data["widget"]}" data-source="data-{escape(e.name)}" '
+                f'data-alt="{escape(alt, quote=True)}"></div>'
+                "<noscript><p>The interactive view needs JavaScript; the figure is in figures/.</p></noscript>"
+            )
+            if data.get("notice"):
+                inside += f'<p class="small">{escape(data["notice"])}</p>'
+        if e.name in self.drawings and (data is None or isinstance(e.result, ALSO_DRAWN)):
+            inside += f'<figure class="drawn">{inline_svg(self.drawings[e.name], e.name, alt)}</figure>'
+        return f'<figure class="of">{head}{inside}</figure>'
+
+    def download(self, e: Entry) -> str:
+        """The data itself where there is room for it, else the file beside the page."""
+        file = f"{e.name}.npz"
+        if e.name in self.downloads:
+            data = base64.b64encode(self.downloads[e.name]).decode()
+            where = f"data:application/octet-stream;base64,{data}"
+        else:
+            where = f"data/{file}"
+        return f'<a download="{escape(file)}" href="{escape(where)}">{escape(file)}</a>'
+
+
+def said(r: Result) -> str:
+    """The sentence; a result that is damaged says so."""
+    return guarded(lambda: sentence(r), DAMAGED)
+
+
+def guarded(make: Any, otherwise: Any) -> Any:
+    """What is made, or the substitute where a result is damaged: one bad file must not take the page along."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing are NaN, and are written so
+        try:
+            return make()
+        except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError):
+            return otherwise
+
+
+def tagged(name: str, data: Any) -> str:
+    """JSON for the script; nothing in it can end the element."""
+    body = json.dumps(data, allow_nan=False, separators=(",", ":"), default=list)
+    body = body.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return f'<script type="application/json" id="{escape(name)}">{body}</script>'
+
+
+def data_name(r: Result) -> str:
+    """What the pictures are called, where a result says so."""
+    told = r.how.get("data")
+    return str(told.get("name", "")) if isinstance(told, dict) else str(told or "")
+
+
+def short_path(name: str) -> str:
+    """The end of a path: a page must not tell where it was made."""
+    parts = [p for p in name.replace("\\", "/").split("/") if p]
+    return "/".join(parts[-2:]) if name.startswith(("/", "~")) or ":" in name[:3] else name

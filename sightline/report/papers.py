@@ -1,0 +1,148 @@
+"""What the papers show where a section shows ours: heading, figure, finding in our words, and the claims to judge."""
+
+from dataclasses import dataclass
+
+from sightline.analysis.attention import AttentionDistance
+from sightline.analysis.attribution import Attribution
+from sightline.analysis.cka import CKA
+from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
+from sightline.analysis.faithful import ObjectMass
+from sightline.analysis.film import DepthFilm
+from sightline.analysis.gaze import Gaze
+from sightline.analysis.heads import HeadSubsets
+from sightline.analysis.localisation import Localisation
+from sightline.analysis.neighbours import NeighbourSimilarity
+from sightline.analysis.prior import PriorReport
+from sightline.analysis.probes import LayerProbes
+from sightline.analysis.receptive import ReceptiveField
+from sightline.analysis.residual import ResidualStudy
+from sightline.analysis.rollout import AttentionMaps
+from sightline.analysis.scale import ScaleSimilarity
+from sightline.analysis.what_if import WhatIf
+from sightline.evals.accuracy import Classification, TestSets
+from sightline.evals.curves import Probed
+from sightline.evals.dense import Correspondence
+from sightline.evals.episodes import Episodes
+from sightline.evals.fewshot import FewShot
+from sightline.evals.multilabel import MultiLabel, ReaL
+from sightline.evals.retrieval import Retrieval
+from sightline.evals.vtab import Vtab
+from sightline.spec import Result
+from sightline.training.run import Curves
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a kind of result is about."""
+
+    heading: str
+    where: str = ""  # in the papers
+    found: str = ""  # there, in our words
+    claims: tuple[str, ...] = ()
+
+
+RAGHU, VIT = "Raghu et al. 2021", "ViT 2020"
+# in the order of the page: what can be looked through comes first
+TOPICS: dict[type[Result], Topic] = {
+    DepthFilm: Topic("A picture on its way through the network"),
+    Gaze: Topic("Where every head looks", f"{VIT}, figure 6", "Heads attend to what matters for the class."),
+    CKA: Topic(
+        "How alike layers are",
+        f"{RAGHU}, figures 1 and 2",
+        "A ViT's layers are alike from bottom to top; a ResNet's fall into stages, and its lower half matches the "
+        "lowest quarter of a ViT.",
+        ("C1", "C2", "C3", "C4"),
+    ),
+    AttentionDistance: Topic(
+        "How far heads look",
+        f"{VIT}, figure 7; {RAGHU}, figure 3",
+        "Low blocks mix local and global heads, high blocks are global throughout.",
+        ("V8", "V9", "C5"),
+    ),
+    HeadSubsets: Topic(
+        "Local heads and a CNN's lower layers",
+        f"{RAGHU}, figure 5",
+        "The more local the heads, the more alike to a ResNet's lower layers.",
+        ("C7",),
+    ),
+    ReceptiveField: Topic(
+        "Effective receptive fields",
+        f"{RAGHU}, figures 6 and C.1 to C.4",
+        "A ViT sees far from the first blocks on; its own patch dominates behind the addition.",
+        ("C8", "C9"),
+    ),
+    ResidualStudy: Topic(
+        "What the skip connections carry",
+        f"{RAGHU}, figures 7, E.1, E.2",
+        "The class token passes through the skips early and is rewritten late; patches do the reverse.",
+        ("C10", "C11", "C12"),
+    ),
+    Localisation: Topic(
+        "Which place a token still knows",
+        f"{RAGHU}, figures 9 and 10",
+        "Trained with a class token, a ViT's tokens keep their place to the end; a ResNet's or a GAP model's do less.",
+        ("C14", "C15", "C16"),
+    ),
+    AttentionMaps: Topic(
+        "Attention on pictures", f"{VIT}, figures 6 and 14", "Rolled out, attention lies on what matters for the class."
+    ),
+    Attribution: Topic("Where a decision comes from"),
+    ObjectMass: Topic("How much lies on the object", f"{VIT}, figure 6", "Attention lies on the object.", ("V14",)),
+    WhatIf: Topic(
+        "What if a part were missing",
+        f"{RAGHU}, figure 8",
+        "Trained without one block's skips, layers before and behind it fall apart; here nothing is retrained.",
+    ),
+    PatchFilters: Topic(
+        "Patch filters", f"{VIT}, figure 7 left", "The first components look like a basis of smooth patterns.", ("V10",)
+    ),
+    PositionSimilarity: Topic(
+        "Position embeddings",
+        f"{VIT}, figure 7 middle",
+        "Nearer patches have more similar embeddings; rows and columns show.",
+        ("V7",),
+    ),
+    ScaleSimilarity: Topic(
+        "Likeness by block",
+        f"{RAGHU}, figure 12",
+        "With less data, lower blocks stay the same and upper ones change.",
+        ("C20",),
+    ),
+    LayerProbes: Topic(
+        "What each block knows",
+        f"{RAGHU}, figures 11b and 13",
+        "Class tokens and means know the class at different depths.",
+        ("C18", "C19", "C22"),
+    ),
+    Probed: Topic(
+        "Probes by layer and token",
+        f"{RAGHU}, figures 11a and D.4",
+        "Single tokens know the class after GAP training, hardly after CLS training.",
+        ("C17",),
+    ),
+    Curves: Topic("Training"),
+    FewShot: Topic(
+        "Few-shot accuracy", f"{VIT}, figure 4; BiT, figure 4", "More shots and more pre-training data help.", ("B4",)
+    ),
+    Episodes: Topic("Episodes on unseen classes", "seminar notes", "More ways hurt, more shots help.", ("B6",)),
+    Vtab: Topic("VTAB", f"{VIT}, table 9", "ViT-H/14 reaches 77.6 % on average of 19 tasks, fine-tuned."),
+    Classification: Topic("Accuracy"),
+    TestSets: Topic("Several test sets"),
+    MultiLabel: Topic("Several labels per picture"),
+    ReaL: Topic("Reassessed labels", f"{VIT}, table 2", "ViT-H/14 reaches 90.7 % on ReaL."),
+    Retrieval: Topic("Retrieval"),
+    Correspondence: Topic("Tokens and input patches"),
+    NeighbourSimilarity: Topic("Neighbouring patches"),
+    PriorReport: Topic("Built-in assumptions, measured"),
+}
+
+
+def topic(r: Result) -> Topic:
+    """Of a result; an unknown type is called by its title."""
+    return TOPICS.get(type(r)) or Topic(r.title or type(r).__name__)
+
+
+def place(r: Result) -> int:
+    """Where on the page."""
+    order = list(TOPICS)
+    return order.index(type(r)) if type(r) in order else len(order)

@@ -1,0 +1,189 @@
+"""`sl.write_report`: results in, a folder with the page, its figures, its data and a Markdown version out."""
+
+import io
+import json
+import logging
+import math
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.figures.draw import draw
+from sightline.figures.style import styled
+from sightline.report.collect import Collected, Entry, Given, collect
+from sightline.report.page import DAMAGED, Page, guarded, said
+from sightline.report.sections import groups
+from sightline.spec import Result, atomic
+from sightline.studies.claims import verdicts
+from sightline.studies.verdict import Verdict
+
+EMBEDDED = 400_000  # bytes of one download within the page
+log = logging.getLogger("sightline.report")
+
+
+def write_report(
+    results: Given, folder: str | Path, title: str = "What these models see", *, megabytes: float = 9.5
+) -> Path:
+    """Write one self-contained page about results, and beside it their figures, data, results.json and report.md.
+
+    `results`: results, names with results, files, or folders of `sl.look` and `sl.compare`. The page opens from disk,
+    loads nothing, and depends on the results alone. What cannot be read is told on it. To stay below so many
+    `megabytes` it shows the attention of fewer pictures, and links to data beside it instead of holding it.
+
+    >>> import numpy as np, tempfile
+    >>> r = sl.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = sl.write_report([r], folder)
+    ...     page.name, sorted(p.name for p in page.parent.iterdir())
+    ('report.html', ['data', 'figures', 'report.html', 'report.md', 'results.json'])
+    """
+    if not megabytes > 0:
+        raise ValueError(f"megabytes is a number above 0; got {megabytes!r}.")
+    found = collect(results)
+    folder = Path(folder)
+    sound = [e.result for e in found.entries if said(e.result) != DAMAGED]
+    found_verdicts = verdicts(sound)
+    drawings = {e.name: svg for e in found.entries if (svg := _drawn(e, folder, found)) is not None}
+    for e in found.entries:
+        e.result.save(folder / "data" / f"{e.name}.npz")
+    page = Page(title, found, found_verdicts, drawings)
+    text = _fitted(page, int(megabytes * 1e6))
+    _text(folder / "results.json", json.dumps(plain(found, found_verdicts, title), indent=1, allow_nan=False) + "\n")
+    _text(folder / "report.md", markdown(found, found_verdicts, title))
+    return _text(folder / "report.html", text)
+
+
+def _drawn(e: Entry, folder: Path, found: Collected) -> str | None:
+    """The figure as .png with its title, and as .svg without, as the page shows it under a heading of its own.
+
+    A result that cannot be drawn is told, the others go on.
+    """
+    base = folder / "figures"
+    try:
+        with warnings.catch_warnings(), styled():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            figure = draw(e.result)
+            with atomic(base / f"{e.name}.png") as partial:
+                figure.savefig(partial, format="png", dpi=110)
+            untitled(figure, e.result.title)
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+        found.notices.append(f"{e.name} could not be drawn ({' '.join(str(error).split())}).")
+        return None
+    _text(base / f"{e.name}.svg", buffer.getvalue())
+    return buffer.getvalue()
+
+
+def untitled(figure: Any, title: str) -> None:
+    """Take the title away again."""
+    if figure.get_suptitle():
+        figure.suptitle("")
+    for ax in figure.axes:
+        if ax.get_title() == title:
+            ax.set_title("")
+
+
+def _fitted(page: Page, limit: int) -> str:
+    """The page with as many downloads in it as there is room for, the smallest first."""
+    page.gaze = min(page.gaze, limit // 5)
+    room = limit - len(page.render().encode())
+    packed = {e.name: compact(e.result) for e in page.found.entries}
+    for name, data in sorted(packed.items(), key=lambda item: len(item[1])):
+        room -= len(data) * 4 // 3 + 100
+        if len(data) > EMBEDDED or room < 0:
+            break
+        page.downloads[name] = data
+    text = page.render()
+    if len(text.encode()) > limit:
+        log.warning("The page has %.1f MB: report fewer results at a time for a smaller one.", len(text) / 1e6)
+    return text
+
+
+def compact(r: Result) -> bytes:
+    """The file of a result as bytes."""
+    held = {f.name: getattr(r, f.name) for f in fields(r)}
+    buffer = io.BytesIO()
+    arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
+    head = {"type": type(r).__name__, "version": 1, "values": {k: v for k, v in held.items() if k not in arrays}}
+    np.savez_compressed(buffer, allow_pickle=False, __head__=np.array(json.dumps(head, default=_item)), **arrays)
+    return buffer.getvalue()
+
+
+def _item(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _text(path: Path, text: str) -> Path:
+    with atomic(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return path
+
+
+def strict(value: Any) -> Any:
+    """Fit for JSON, which knows no NaN."""
+    match value:
+        case dict():
+            return {str(k): strict(v) for k, v in value.items()}
+        case list() | tuple():
+            return [strict(v) for v in value]
+        case np.generic():
+            return strict(value.item())
+        case float():
+            return value if math.isfinite(value) else None
+        case None | bool() | int() | str():
+            return value
+    return str(value)
+
+
+def plain(found: Collected, judged: list[Verdict], title: str) -> dict[str, Any]:
+    """Everything but the arrays."""
+    rows = [
+        {
+            "name": e.name,
+            "type": type(e.result).__name__,
+            "title": e.result.title,
+            "caption": e.result.caption,
+            "says": said(e.result),
+            "summary": guarded(e.result.summary, {}),
+            "how": e.result.how,
+            "data": f"data/{e.name}.npz",
+            "figure": f"figures/{e.name}.png",
+        }
+        for e in found.entries
+    ]
+    whole = {"title": title, "verdicts": [v.plain() for v in judged], "results": rows, "notices": found.notices}
+    out: dict[str, Any] = strict(whole)
+    return out
+
+
+def markdown(found: Collected, judged: list[Verdict], title: str) -> str:
+    """The page without its script: verdicts as a table, a figure and a sentence per result."""
+    lines = [f"# {_cell(title)}", ""]
+    if judged:
+        lines += ["| claim | verdict | models | effect |", "|---|---|---|---|"]
+        for v in judged:
+            effects = "; ".join(e.text() for e in v.effects)
+            models = " and ".join(m for m in v.models if m)
+            lines.append(f"| {v.claim}: {_cell(v.statement)} | **{v.state}** | {_cell(models)} | {_cell(effects)} |")
+        lines.append("")
+    for g in groups(found.entries):
+        lines += [f"## {_cell(g.heading)}", ""]
+        for e in g.entries:
+            lines += [_cell(said(e.result)), "", f"![{_cell(e.result.title)}](figures/{e.name}.png)", ""]
+            lines += [f"{_cell(e.result.caption)} Data: [{e.name}.npz](data/{e.name}.npz)", ""]
+        where, told = g.paper
+        if told:
+            lines += [f"*In the paper ({where}):* {told}", ""]
+    if found.notices:
+        lines += ["## Not on this page", "", *(f"- {_cell(n)}" for n in found.notices), ""]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Text that stays text within Markdown and its tables."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return text.replace("[", "\\[").replace("![", "!\\[")

@@ -1,0 +1,1 @@
+"""The papers as claims, and what saved results say of them."""

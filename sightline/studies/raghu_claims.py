@@ -1,0 +1,217 @@
+"""Claims of Raghu et al. (C) about attention, receptive fields, skips, localisation and probes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.analysis.attention import AttentionDistance
+from sightline.analysis.embeddings import spearman
+from sightline.analysis.heads import HeadSubsets
+from sightline.analysis.localisation import Localisation
+from sightline.analysis.receptive import ReceptiveField
+from sightline.analysis.residual import ResidualStudy
+from sightline.analysis.scale import ScaleSimilarity
+from sightline.studies.evidence import Evidence
+from sightline.studies.verdict import Effect, around, mean_of, share_difference, share_of
+from sightline.studies.vit_claims import FAR, NEAR, Judged, extreme, head_effect
+
+
+def low_and_high_heads(e: Evidence) -> Iterator[Judged]:
+    for m in e.of("vit", ""):
+        r = m.get(AttentionDistance)
+        if r is None or len(r.pixels) < 4:
+            continue
+        low, high = range(0, 2), range(len(r.pixels) - 2, len(r.pixels))
+        yield (
+            (m.name,),
+            [
+                head_effect("nearest head of the two lowest blocks", r, extreme(r, low, "nearest"), NEAR, "below"),
+                head_effect("farthest head of the two lowest blocks", r, extreme(r, low, "farthest"), FAR, "above"),
+                head_effect("nearest head of the two highest blocks", r, extreme(r, high, "nearest"), FAR, "above"),
+            ],
+            1,
+            "fractions of uniform attention's distance",
+        )
+
+
+def subsets(e: Evidence) -> Iterator[Judged]:
+    import torch
+
+    for a, b, r in e.between(HeadSubsets):
+        far = torch.from_numpy(r.distance)
+        ranks = [spearman(torch.from_numpy(np.ascontiguousarray(c)), far) for c in r.similarity.T]
+        effect = mean_of("rank correlation of CKA and distance", ranks, "the CNN's layers", bound=-0.3, side="below")
+        yield (a.name, b.name), [effect], 1, f"{len(r.subsets)} subsets of heads"
+
+
+def _radius(r: ReceptiveField) -> tuple[float, float]:
+    """Radius of half the mass in the first block as a fraction of the picture's width, and its error."""
+    width = r.maps.shape[2]
+    error = np.nan if r.radii_error is None else r.radii_error[0, 0]
+    return float(r.radii[0, 0] / width), float(error / width)
+
+
+def receptive(e: Evidence) -> Iterator[Judged]:
+    for vit, cnn in e.couples("vit", "cnn"):
+        a, b = vit.get(ReceptiveField, side="after"), cnn.get(ReceptiveField, side="after")
+        if a is None or b is None:
+            continue
+        (x, ex), (y, ey) = _radius(a), _radius(b)
+        effect = around(
+            "radius of half the mass in the first block, ViT minus CNN", x - y, 2 * float(np.hypot(ex, ey)), "pictures"
+        )
+        yield (vit.name, cnn.name), [effect], 1, "in picture widths; how it grows with depth is not judged"
+
+
+def _centre(r: ReceptiveField, before: ReceptiveField) -> tuple[float, float]:
+    """Own cell's mass behind the addition minus before it, mean over blocks, and its error."""
+    count = min(len(r.own), len(before.own))
+    errors = [np.nan if x.own_error is None else float(np.mean(x.own_error[:count])) for x in (r, before)]
+    return float(np.mean(r.own[:count]) - np.mean(before.own[:count])), float(np.hypot(errors[0], errors[1]))
+
+
+def centre_patch(e: Evidence) -> Iterator[Judged]:
+    for m in e.of("vit", ""):
+        after, before = m.get(ReceptiveField, side="after"), m.get(ReceptiveField, side="before")
+        if after is None or before is None:
+            continue
+        gap, error = _centre(after, before)
+        effects = [around("mass on the own patch, behind minus before the addition", gap, 2 * error, "pictures")]
+        effects += _stands_out(after, m.get(AttentionDistance))
+        names: tuple[str, ...] = (m.name,)
+        for cnn in e.of("cnn"):
+            other = cnn.get(ReceptiveField, side="after"), cnn.get(ReceptiveField, side="before")
+            if other[0] is None or other[1] is None:
+                continue
+            theirs, their_error = _centre(other[0], other[1])
+            names += (cnn.name,)
+            half = 2 * float(np.hypot(error, their_error))
+            effects.append(around("that difference, ViT minus CNN", gap - theirs, half, "pictures"))
+        yield names, effects, 1, ""
+
+
+def _stands_out(after: ReceptiveField, distance: AttentionDistance | None) -> list[Effect]:
+    """The own patch's mass against its area at the depth where it is least."""
+    if distance is None or after.own_error is None:
+        return []
+    worst = int(np.argmin(after.own))
+    cells = distance.grid[0] * distance.grid[1]
+    what = "own patch's mass over its area, at the depth where it is least"
+    return [around(what, after.own[worst] * cells, 2 * after.own_error[worst] * cells, "pictures", bound=10)]
+
+
+def _halves(x: NDArray) -> tuple[NDArray, NDArray]:
+    half = len(x) // 2
+    return x[:half], x[half:]
+
+
+def class_token_skips(e: Evidence) -> Iterator[Judged]:
+    for m in e.of("vit", "hybrid", ""):
+        r = m.get(ResidualStudy)
+        if r is None or not np.isfinite(r.class_token[0]).any():
+            continue
+        low, high = _halves(r.class_minus_patches())
+        yield (
+            (m.name,),
+            [
+                mean_of("log norm ratio, class token minus patches, lower half", low, "additions"),
+                mean_of("log norm ratio, class token minus patches, upper half", high, "additions", side="below"),
+            ],
+            1,
+            "",
+        )
+
+
+def skips_of_both(e: Evidence) -> Iterator[Judged]:
+    for vit, cnn in e.couples("vit", "cnn"):
+        a, b = vit.get(ResidualStudy), cnn.get(ResidualStudy)
+        if a is None or b is None:
+            continue
+        at = np.linspace(0, 1, 12)
+        curves = [np.interp(at, np.linspace(0, 1, len(r.ratio)), np.log(r.ratio)) for r in (a, b)]
+        gap = curves[0] - curves[1]
+        yield (
+            (vit.name, cnn.name),
+            [
+                mean_of("log norm ratio, ViT minus CNN", gap, "depths"),
+                share_of("depths where the ViT's ratio is larger", gap > 0, "depths", bound=0.5),
+            ],
+            1,
+            f"larger at {int((gap > 0).sum())} of 12 depths",
+        )
+
+
+def late_class_token(e: Evidence) -> Iterator[Judged]:
+    for m in e.of("vit", ""):
+        r = m.get(ResidualStudy)
+        if r is None or not np.isfinite(r.class_token[0]).any():
+            continue
+        rows = {kind: r.of(kind) for kind in ("attention", "mlp")}
+        if len(rows["attention"]) != len(rows["mlp"]) or not len(rows["mlp"]):
+            continue
+        log = np.log(r.class_token[0])
+        more = _halves(log[rows["attention"]] - log[rows["mlp"]])[1]
+        low, high = _halves(r.class_token[2] - r.cosine_sum)
+        yield (
+            (m.name,),
+            [
+                mean_of("upper half, class token: log ratio of attention minus MLP", more, "blocks"),
+                mean_of("cosine of skip and sum, class minus patches, lower half", low, "additions"),
+                mean_of("cosine of skip and sum, class minus patches, upper half", high, "additions", side="below"),
+            ],
+            1,
+            "",
+        )
+
+
+def hits(r: Localisation, *, inside: bool = True) -> NDArray[np.bool_]:
+    """Which tokens are most like their own patch; those in the interior alone."""
+    flat = r.maps.reshape(len(r.maps), -1)
+    own = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
+    mask = np.ones(r.grid, dtype=bool)
+    if inside and min(r.grid) > 2:
+        mask[:] = False
+        mask[1:-1, 1:-1] = True
+    return np.asarray(own[mask.ravel()])
+
+
+def own_place(e: Evidence) -> Iterator[Judged]:
+    for m in e.of("vit", pool="cls"):
+        r = m.get(Localisation)
+        if r is not None:
+            what = "interior tokens most like their own patch"
+            yield (m.name,), [share_of(what, hits(r), "tokens", bound=0.5)], 1, f"{r.how.get('n', '?')} pictures"
+
+
+def own_place_of_both(e: Evidence) -> Iterator[Judged]:
+    for vit, cnn in e.couples("vit", "cnn"):
+        a, b = vit.get(Localisation), cnn.get(Localisation)
+        if a is not None and b is not None and vit.pool == "cls":
+            what = "tokens most like their own patch, ViT minus CNN"
+            yield (vit.name, cnn.name), [share_difference(what, hits(a), hits(b), "tokens")], 1, ""
+
+
+def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
+    for a in e.of("vit", pool="cls"):
+        for b in e.of("vit", pool="gap"):
+            x, y = a.get(Localisation), b.get(Localisation)
+            if x is not None and y is not None:
+                what = "tokens most like their own patch, CLS minus GAP"
+                yield (a.name, b.name), [share_difference(what, hits(x), hits(y), "tokens")], 1, ""
+
+
+def data_scale(e: Evidence) -> Iterator[Judged]:
+    """Only of results that say that the data varied: `how["varied"] == "data"`."""
+    for r in e.all(ScaleSimilarity):
+        if r.how.get("varied") != "data":
+            continue
+        for name, row in zip(r.models, r.similarity):
+            row = row[np.isfinite(row)]
+            low, high = _halves(row)
+            if len(low) and not np.allclose(row, 1):
+                half = 2 * float(np.hypot(low.std(), high.std()) / max(len(low), 1) ** 0.5)
+                effect = around(
+                    "CKA with the full model, lower minus upper half", low.mean() - high.mean(), half, "blocks"
+                )
+                yield (name,), [effect], int(r.how.get("seeds", 1)), ""

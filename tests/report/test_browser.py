@@ -1,0 +1,214 @@
+"""The page in a real browser, opened from disk: silent, self-contained, and it moves when it is touched."""
+
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sightline as sl
+from tests.figures import makers
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no chromium here: the page is not tried in a browser"),
+    pytest.mark.slow,
+]
+CKA = makers.cka(6, 6)
+GAZE = makers.gaze()
+EVIL = "<b onmouseover=alert(1)>x</b>"
+
+
+def results():
+    two = {"a": makers.VIT, "b": makers.CNN}
+    films = {
+        f"depth-film-{k}": replace(makers.film(m), how={"models": [m], "analysis": f"depth-film-{k}"})
+        for k, m in two.items()
+    }
+    return films | {
+        "gaze": GAZE,
+        "cka": replace(CKA, rows=(EVIL, *CKA.rows[1:])),
+        "receptive": makers.receptive(),
+        "places": makers.localisation(0.5),
+        "maps": makers.maps(heads=3),
+        "off": makers.what_if(),
+        "classes": makers.classification(classes=(EVIL, "dog", "owl")),
+        "far": makers.distance(),
+    }
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return sl.write_report(results(), tmp_path_factory.mktemp("browser"), "A page to touch")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page with everything it said and asked for."""
+
+    def __init__(self, browser, path, **settings):
+        self.page = browser.new_context(**settings).new_page()
+        self.said, self.asked = [], []
+        self.page.on("console", lambda m: self.said.append(m.text))
+        self.page.on("pageerror", lambda e: self.said.append(str(e)))
+        self.page.on("request", lambda r: self.asked.append(r.url))
+        self.page.on("dialog", lambda d: (self.said.append("a dialog opened"), d.dismiss()))
+        self.page.goto(path.as_uri())
+
+    def section(self, name):
+        """A section, come into sight and started."""
+        found = self.page.locator(f"section#{name}")
+        found.scroll_into_view_if_needed()
+        self.page.wait_for_selector(f"section#{name}[data-ready]", timeout=20_000)
+        return found
+
+    def told(self, name, which=0):
+        return self.section(name).locator("output").nth(which).inner_text()
+
+    def point(self, name, x, y, canvas=0):
+        """Move the mouse to a place of a canvas, in shares of its size."""
+        target = self.section(name).locator("canvas").nth(canvas)
+        target.scroll_into_view_if_needed()
+        box = target.bounding_box()
+        self.page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+
+    def pixels(self, name, canvas):
+        return self.section(name).locator("canvas").nth(canvas).evaluate("c => c.toDataURL()")
+
+    def slide(self, name, label, value):
+        self.section(name).get_by_label(label, exact=True).evaluate(
+            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value
+        )
+
+
+@pytest.fixture
+def open_(chromium, report):
+    made = []
+
+    def make(**settings):
+        made.append(Opened(chromium, report, **({"viewport": {"width": 1280, "height": 900}} | settings)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_opens_silently_and_asks_for_nothing(open_, report, scheme):
+    opened = open_(color_scheme=scheme)
+    for name in [e for e in results() if not e.endswith("-b")]:
+        opened.section(name)
+    assert opened.said == []
+    assert [url for url in opened.asked if not url.startswith(("data:", "blob:"))] == [report.as_uri()]
+
+
+def test_a_cell_tells_its_layers_and_its_value(open_):
+    opened = open_()
+    assert "Point at a cell" in opened.told("cka")
+    opened.point("cka", 4.5 / 6, 1 - 1.5 / 6)  # row 1 from below, column 4
+    told = opened.told("cka")
+    assert told.startswith("layer.1 × layer.4:")
+    assert f"CKA {CKA.similarity[1, 4]:.3f}" in told
+    assert f"mutual neighbours {CKA.knn[1, 4]:.3f}" in told
+    before = opened.pixels("cka", 0)
+    opened.section("cka").locator("select").select_option(label="mutual neighbours")
+    assert opened.pixels("cka", 0) != before
+
+
+def test_keys_move_the_cell_and_names_stay_text(open_):
+    opened = open_()
+    opened.point("cka", 0.5 / 6, 1 - 1.5 / 6)
+    opened.section("cka").locator("canvas").first.focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.told("cka").startswith("layer.1 × layer.1:")
+    opened.page.keyboard.press("ArrowDown")
+    assert opened.told("cka").startswith(f"{EVIL} × layer.1:")
+    assert opened.section("cka").locator("b").count() == 0
+    assert opened.said == []
+
+
+def test_a_patch_shows_where_every_head_looks(open_):
+    opened = open_()
+    opened.slide("gaze", "Depth", 2)
+    opened.section("gaze").get_by_label("Head", exact=True).select_option(label="head 1")
+    opened.point("gaze", 0.9, 0.1)  # row 0, column 3
+    row = GAZE.row(0, 2, 1, GAZE.prefix + 3)
+    best = int(row.argmax())
+    told = opened.told("gaze")
+    assert told.startswith("Block 2, head 1, from the patch in row 0, column 3:")
+    assert f"row {best // 4}, column {best % 4}" in told
+    share = float(re.search(r"\(([\d.]+) %\)", told).group(1))
+    assert share == pytest.approx(100 * row.max(), abs=0.6)
+    seen = [opened.pixels("gaze", i) for i in range(3)]
+    opened.slide("gaze", "Depth", 0)
+    assert all(opened.pixels("gaze", i) != seen[i] for i in (1, 2))
+    opened.section("gaze").locator("canvas").nth(2).focus()
+    opened.page.keyboard.press("ArrowLeft")
+    assert opened.told("gaze").startswith("Block 0, head 0,")
+    opened.section("gaze").get_by_role("button", name="From the class token").click()
+    assert "from the class token" in opened.told("gaze")
+
+
+def test_two_models_move_together(open_):
+    opened = open_()
+    opened.slide("depth-film-a", "Depth", 2)
+    assert "blocks.2" in opened.told("depth-film-a", 0)
+    assert "blocks.2" in opened.told("depth-film-a", 1)
+    before = [opened.pixels("depth-film-a", i) for i in range(6)]
+    opened.point("depth-film-a", 0.1, 0.9)
+    after = [opened.pixels("depth-film-a", i) for i in range(6)]
+    assert [a != b for a, b in zip(before, after)] == [True] * 6
+    opened.slide("depth-film-a", "Picture", 1)
+    assert opened.pixels("depth-film-a", 0) != after[0]
+    assert opened.pixels("depth-film-a", 3) != after[3]
+
+
+def test_depth_is_slid_through_and_places_are_pointed_at(open_):
+    opened = open_()
+    opened.slide("receptive", "Depth", 3)
+    assert opened.told("receptive").startswith("blocks.3: half of the mass within 10 pixels")
+    opened.point("places", 0.5 / 6, 0.5 / 6)
+    assert opened.told("places").startswith("Row 0, column 0: 0.8")
+    opened.point("off", 0.9, 0.75)
+    assert "block 1 × c: CKA with the whole model 0.800 · accuracy 80 %" in opened.told("off")
+
+
+def test_a_phone_sees_all_of_it(open_):
+    opened = open_(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    for name in ("depth-film-a", "gaze", "cka", "far"):
+        opened.section(name)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+    target = opened.section("cka").locator("canvas").first
+    target.tap()
+    assert "CKA" in opened.told("cka")
+    assert opened.said == []
+
+
+def test_light_and_dark(open_):
+    opened = open_(color_scheme="light")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = opened.page.evaluate(background)
+    opened.page.get_by_role("button", name="Light / dark").click()
+    dark = opened.page.evaluate(background)
+    assert np.mean([int(x) for x in re.findall(r"\d+", dark)[:3]]) < 60
+    assert np.mean([int(x) for x in re.findall(r"\d+", light)[:3]]) > 200
+
+
+def test_verdicts_open(open_):
+    opened = open_()
+    card = opened.page.locator("section.summary details.verdict").first
+    assert not card.locator(".effect").first.is_visible()
+    card.locator("summary").click()
+    assert card.locator(".effect").first.is_visible()

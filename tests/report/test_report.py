@@ -1,0 +1,300 @@
+"""The page is a pure function of results: complete, escaped, small, and clear about what it cannot show."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import sightline as sl
+from sightline.cli import main
+from sightline.report.papers import TOPICS
+from sightline.report.payload import PAYLOADS, coarser, payload, plane
+from sightline.report.sentences import SENTENCES, sentence
+from tests.figures import makers
+from tests.figures.test_draw import drawn_types
+
+EVERY = makers.every()
+EVIL = "</script><img src=x onerror=alert(1)>&\"'"
+
+
+class Parsed(HTMLParser):
+    """Tags, ids, links; fails on a tag that is closed without being open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.links, self.stack = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.tags.append((tag, found))
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found[k] for k in ("href", "src", "xlink:href") if k in found]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    return sl.write_report(EVERY, folder, "Everything")
+
+
+def test_every_type_has_a_sentence_and_a_topic():
+    assert drawn_types() == set(SENTENCES) == set(TOPICS)
+
+
+def test_a_page_of_every_type(page):
+    text = page.read_text()
+    parsed = Parsed(text)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    sections = [a for tag, a in parsed.tags if tag == "section" and a.get("class") == "result"]
+    shown = {name for a in sections for name in a["data-results"].split()}
+    assert shown == set(EVERY)
+    for result in EVERY.values():
+        assert escape(sentence(result)) in text
+    assert len(text) < 10_000_000
+
+
+def escape(text):
+    from html import escape as e
+
+    return e(text)
+
+
+def test_nothing_is_loaded_from_elsewhere(page):
+    outside = [link for link in Parsed(page.read_text()).links if not link.startswith(("#", "data:", "data/"))]
+    assert outside == []
+    assert not re.search(r"url\((?!#)", page.read_text())
+    assert not re.search(r"(fetch|XMLHttpRequest|import)\s*\(", page.read_text())
+
+
+def test_pictures_have_alt_texts(page):
+    tags = Parsed(page.read_text()).tags
+    drawings = [a for tag, a in tags if tag == "svg" and a.get("aria-hidden") != "true"]
+    assert drawings
+    assert all(a.get("aria-label") for a in drawings)
+    assert all(a.get("data-alt") for tag, a in tags if "data-widget" in a)
+
+
+def test_the_files_beside_it(page):
+    folder = page.parent
+    told = json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail)
+    assert [row["name"] for row in told["results"]] == list(EVERY)
+    for row in told["results"]:
+        assert (folder / row["figure"]).stat().st_size > 1000
+        assert type(sl.Result.load(folder / row["data"])) is type(EVERY[row["name"]])
+    markdown = (folder / "report.md").read_text()
+    assert markdown.count("![") == len(EVERY)
+    assert "| claim | verdict |" in markdown
+
+
+def test_the_same_results_give_the_same_page(tmp_path):
+    one, two = (sl.write_report([makers.heads(), makers.mass()], tmp_path / d) for d in "ab")
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_small_page_links_to_its_data(tmp_path):
+    text = sl.write_report([makers.mass(), makers.gaze()], tmp_path, megabytes=0.01).read_text()
+    assert 'href="data/ObjectMass.npz"' in text
+    assert "1 of 2 pictures fit the page" in text
+    with pytest.raises(ValueError, match="above 0"):
+        sl.write_report([makers.mass()], tmp_path, megabytes=0)
+
+
+def test_downloads_are_results(tmp_path):
+    import base64
+
+    text = sl.write_report([makers.mass()], tmp_path).read_text()
+    (data,) = re.findall(r'href="data:application/octet-stream;base64,([^"]+)"', text)
+    (tmp_path / "down.npz").write_bytes(base64.b64decode(data))
+    np.testing.assert_array_equal(sl.Result.load(tmp_path / "down.npz").mass, makers.mass().mass)
+
+
+CHANGED = {
+    "CKA": replace(makers.cka(), similarity=makers.cka().similarity * 0.5),
+    "AttentionDistance": makers.distance(low=(1.0, 2.0, 3.0)),
+    "ReceptiveField": makers.receptive(3.0),
+    "ResidualStudy": makers.residual(ratio=9.0),
+    "Localisation": makers.localisation(0.3),
+    "FewShot": makers.fewshot(first=0.1),
+    "Episodes": makers.episodes(few=0.7),
+    "LayerProbes": makers.layer_probes(cls_end=0.2),
+    "HeadSubsets": makers.heads(similarity=((0.1, 0.1), (0.2, 0.2), (0.3, 0.3))),
+    "PatchFilters": makers.filters(low=0.3),
+    "PositionSimilarity": makers.positions(decay=0.5),
+    "ObjectMass": makers.mass(mass_=0.1),
+    "WhatIf": replace(makers.what_if(), accuracy=np.array([0.9, 0.1])),
+    "PriorReport": replace(makers.priors(), locality_first=0.1),
+    "Attribution": replace(makers.attribution(), insertion=np.zeros(3)),
+    "Vtab": sl.vtab_references()[2],
+    "DepthFilm": replace(makers.film(), explained=np.array([0.1, 0.2, 0.3])),
+    "Gaze": replace(makers.gaze(), peaks=makers.gaze().peaks * 0.1),
+    "ScaleSimilarity": replace(makers.scale(), similarity=makers.scale().similarity * 0.5),
+    "Probed": makers.probed(0.3),
+    "Curves": makers.curves(end=1.5),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_sentences_change_when_the_numbers_do(name):
+    before = next(r for key, r in EVERY.items() if key.endswith("-" + name))
+    assert sentence(before) != sentence(CHANGED[name])
+
+
+def test_names_stay_text(tmp_path):
+    model = {"name": EVIL, "kind": "vit", "pool": "cls"}
+    results = [
+        makers.classification(classes=(EVIL, "dog", "owl")),
+        replace(makers.cka(models=(model,)), title=EVIL, caption=EVIL, rows=(EVIL, *"bcdef")),
+        replace(makers.fewshot(), classes=(EVIL, "b", "c", "d"), how={"model": EVIL}),
+        replace(makers.distance(model=model), title=EVIL),
+    ]
+    page = sl.write_report(dict(zip([EVIL, "b", "c", "d"], results)), tmp_path, EVIL)
+    text = page.read_text()
+    tags = Parsed(text).tags
+    assert not [a for tag, a in tags if tag == "img" or "onerror" in a]
+    assert "<img src=x" not in text
+    assert "<img" not in (tmp_path / "report.md").read_text()
+    assert all(p.parent == tmp_path / "data" for p in (tmp_path / "data").iterdir())
+
+
+def test_a_huge_heat_map_is_shown_as_means(tmp_path):
+    big = makers.cka(2000, 2000)
+    page = sl.write_report([big], tmp_path)
+    assert page.stat().st_size < 10_000_000
+    assert "2,000 x 2,000 values are shown as means of 5 x 5" in page.read_text()
+
+
+def test_means_of_groups():
+    values = np.arange(801 * 3, dtype=float).reshape(801, 3)
+    values[0, 0] = np.nan
+    small, labels, notice = coarser(values, (tuple(map(str, range(801))), ("a", "b", "c")))
+    assert small.shape == (267, 3)
+    assert small[0, 0] == values[1:3, 0].mean()
+    assert small[1, 1] == values[3:6, 1].mean()
+    assert labels[0][1] == "3 … 5"
+    assert notice
+
+
+def test_planes_keep_values_and_gaps():
+    import base64
+    import zlib
+
+    values = np.array([[0.25, np.nan], [-0.5, 1.0]])
+    p = plane(values)
+    whole = np.frombuffer(zlib.decompress(base64.b64decode(p["data"])), "<u2").reshape(2, 2)
+    back = np.where(whole == 65535, np.nan, p["low"] + whole * (p["high"] - p["low"]) / 65534)
+    np.testing.assert_allclose(back, values, atol=1e-4)
+
+
+def test_a_page_has_room_for_one_picture_at_least():
+    whole = payload(makers.gaze())
+    small = payload(makers.gaze(), room=10)
+    assert whole["shape"][0] == 2
+    assert small["shape"][0] == 1
+    assert "1 of 2 pictures" in small["notice"]
+    assert PAYLOADS
+
+
+def run(capsys, *arguments):
+    code = 0
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        code = stop.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def folder(tmp_path):
+    makers.mass().save(tmp_path / "mass.npz")
+    return tmp_path
+
+
+def test_the_verb(capsys, folder):
+    code, out, err = run(capsys, "report", str(folder), "--out", str(folder / "page"), "--title", "Ours")
+    assert (code, err) == (0, "")
+    assert "report.html" in out
+    assert "<h1>Ours</h1>" in (folder / "page/report.html").read_text()
+    code, out, _ = run(capsys, "report", str(folder / "mass.npz"), "--out", str(folder / "page"), "--json")
+    assert json.loads(out)["bytes"] > 1000
+
+
+def test_what_cannot_be_read_is_told_on_the_page(folder):
+    @dataclass(frozen=True, kw_only=True)
+    class FromTheFuture(sl.Result):
+        x: int = 1
+
+    FromTheFuture(title="", caption="").save(folder / "future.npz")
+    old = np.load(makers.heads().save(folder / "old.npz"))
+    head = str(old["__head__"]).replace('"block"', '"blocc"')
+    np.savez(folder / "old.npz", **{**old, "__head__": np.array(head)})
+    np.savez(folder / "other.npz", x=np.zeros(3))
+    (folder / "summary.json").write_text('[{"name": "rollout", "state": "does not apply", "why": "a CNN"}]')
+    text_type = FromTheFuture.__name__
+    del FromTheFuture
+    import gc
+
+    gc.collect()
+    text = sl.write_report(folder, folder / "page").read_text()
+    assert "of another version of Sightline" in text
+    assert "other.npz is not a saved Sightline result" in text
+    assert "rollout: does not apply (a CNN)." in text
+    assert text_type
+    assert str(folder) not in text
+
+
+@pytest.mark.parametrize("case", ["empty", "missing", "other", "unknown", "old"])
+def test_a_users_mistake_is_one_sentence_and_exit_2(capsys, tmp_path, case):
+    where = tmp_path / "results"
+    match case:
+        case "empty":
+            where.mkdir()
+        case "other":
+            where = tmp_path / "other.npz"
+            np.savez(where, x=np.zeros(3))
+        case "unknown" | "old":
+            where = makers.heads().save(tmp_path / "r.npz")
+            held = dict(np.load(where))
+            word = '"HeadSubsets"' if case == "unknown" else '"block"'
+            held["__head__"] = np.array(str(held["__head__"]).replace(word, '"nothing"'))
+            np.savez(where, **held)
+    code, out, err = run(capsys, "report", str(where), "--out", str(tmp_path / "page"))
+    assert code == 2
+    assert out == ""
+    assert err.startswith("sightline: ")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "page").exists()
+
+
+def test_damaged_numbers_do_not_take_the_page_along(tmp_path):
+    bad = replace(makers.distance(), pixels=np.zeros((0, 3)))
+    text = sl.write_report([bad, makers.mass()], tmp_path).read_text()
+    assert "could not be drawn" in text
+    assert "do not fit together" in text
+    assert escape(sentence(makers.mass())) in text
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    for given in ([], [3], 3, {}):
+        with pytest.raises(ValueError, match="result"):
+            sl.write_report(given, tmp_path)
+
+
+def test_two_models_stand_side_by_side(tmp_path):
+    other = replace(makers.film(makers.CNN), how={"models": [makers.CNN], "analysis": "depth-film-b"})
+    one = replace(makers.film(), how={"models": [makers.VIT], "analysis": "depth-film-a"})
+    sections = [a for tag, a in Parsed(sl.write_report([one, other], tmp_path).read_text()).tags if tag == "section"]
+    assert sections[1]["data-results"] == "depth-film-a depth-film-b"
+
+
+def test_a_run_folder_gives_its_curves(tmp_path):
+    data = sl.dataset("scenes/shape", num=16, size=32)
+    recipe = sl.Recipe(lr=1e-3, batch=8, steps=2, log_every=1)
+    sl.fit(sl.build("vit-nano4", classes=10, depth=1), data, recipe, out=tmp_path / "run")
+    text = sl.write_report(tmp_path / "run", tmp_path / "page").read_text()
+    assert "After 2 steps" in text
+    assert "scenes/shape" in text
