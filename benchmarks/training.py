@@ -6,6 +6,7 @@ sixty  time to 60 % on CIFAR-10 (`sightline data get cifar10` first) against tim
        on the very same module; both processes take turns of some seconds, and a clock runs for each in its turns only.
 """
 
+import importlib
 import os
 import signal
 import statistics
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 import sightline as sl
 from benchmarks.race import matmul_speed, save
@@ -93,16 +95,15 @@ def told(test: sl.Dataset):
 
 
 def peer(name: str, epochs: float) -> None:
-    """timm's train.py with its defaults (1.0.x): SGD 0.9 at 0.1 per 256, decay 2e-5, cosine over 300 epochs, five
-    of them warm-up, smoothing 0.1, random crops of 8 to 100 % and colour jitter 0.4, on its own transforms, loader, optimiser
-    and scheduler. Our module, 2 loader processes."""
-    from PIL import Image
-    from timm.data import create_loader
-    from timm.optim import create_optimizer_v2
-    from timm.scheduler import create_scheduler_v2
+    """timm's train.py with its defaults (1.0.x), on its own transforms, loader, optimiser and scheduler.
 
-    import tests.peers  # noqa: F401  (declares what timm's import of torchvision misses beside the CPU build)
-
+    SGD 0.9 at 0.1 per 256, decay 2e-5, cosine over 300 epochs with five of warm-up, smoothing 0.1, random crops of 8 to
+    100 %, colour jitter 0.4. The module is ours, the loader has two processes.
+    """
+    importlib.import_module("tests.peers")  # declares what timm's import of torchvision misses beside the CPU build
+    timm_data, timm_optim, timm_scheduler = (
+        importlib.import_module(f"timm.{m}") for m in ("data", "optim", "scheduler")
+    )
     train, test = (sl.dataset("cifar10", split=split) for split in ("train", "test"))
 
     class Pictures(torch.utils.data.Dataset):
@@ -116,11 +117,13 @@ def peer(name: str, epochs: float) -> None:
             return self.transform(Image.fromarray(pixels)), label
 
     model = sl.build(name, classes=10)
-    loader = create_loader(Pictures(), (3, 32, 32), 128, is_training=True, use_prefetcher=False, color_jitter=0.4,
-                           scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), hflip=0.5, interpolation="random", num_workers=2,
+    loader = timm_data.create_loader(Pictures(), (3, 32, 32), 128, is_training=True, use_prefetcher=False,
+                           color_jitter=0.4, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), hflip=0.5, interpolation="random", num_workers=2,
                            mean=model.image.mean, std=model.image.std)  # fmt: skip
-    optimizer = create_optimizer_v2(model, opt="sgd", lr=0.1 * 128 / 256, momentum=0.9, weight_decay=2e-5)
-    scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=300, warmup_epochs=5, warmup_lr=1e-5)
+    optimizer = timm_optim.create_optimizer_v2(model, opt="sgd", lr=0.1 * 128 / 256, momentum=0.9, weight_decay=2e-5)
+    scheduler, _ = timm_scheduler.create_scheduler_v2(
+        optimizer, sched="cosine", num_epochs=300, warmup_epochs=5, warmup_lr=1e-5
+    )
     tell = told(test)
     for epoch in range(300):
         scheduler.step(epoch)

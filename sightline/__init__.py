@@ -72,6 +72,7 @@ from sightline.models.vit import ViT, ViTConfig
 from sightline.report.write import write_report
 from sightline.spec import Features, ImageSpec, Result
 from sightline.studies.claims import verdicts
+from sightline.studies.demo import Demo
 from sightline.studies.verdict import Effect, Verdict
 from sightline.training import recipes
 from sightline.training.failures import Diverged, Stopped
@@ -110,6 +111,7 @@ __all__ = [
     "Cost",
     "Curves",
     "Dataset",
+    "Demo",
     "DepthFilm",
     "Diverged",
     "Effect",

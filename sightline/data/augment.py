@@ -194,8 +194,8 @@ def transform_stack(stack: Pixels, steps: Plan, *, augment: Augment, spec: Image
     pixels = np.empty((len(stack), 3, height, width), np.uint8)
     for row, (y, x) in enumerate((edge - steps.moves).tolist()):
         pixels[row] = (mirrored if steps.mirror[row] else wide)[row, :, y : y + height, x : x + width]
-    for row in np.flatnonzero(steps.erased[:, 1] > steps.erased[:, 0]):
-        top, bottom, left, right = steps.erased[row]
+    for row in np.flatnonzero(steps.erased[:, 1] > steps.erased[:, 0]).tolist():
+        top, bottom, left, right = (int(v) for v in steps.erased[row])
         pixels[row, :, top:bottom, left:right] = np.rint(np.multiply(spec.mean, 255))[:, None, None]
     return torch.from_numpy(pixels)
 
