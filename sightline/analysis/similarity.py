@@ -25,6 +25,7 @@ def gram(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
     To centre the features costs a third of the product, to centre the Gram matrix nothing. It is as exact, as long as
     the mean that is taken off is no larger than what stays; otherwise the features are centred after all.
     """
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     raw = product(x)
     rows = raw.mean(0)
     k = raw - rows - rows[:, None] + rows.mean()

@@ -1,7 +1,9 @@
 """What is added to what in the residual units of a CNN of another library: found by trying, not by name."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,23 +73,30 @@ def find(model: nn.Module, units: list[nn.Module], picture: Tensor) -> dict[nn.M
     found: dict[nn.Module, Shortcut] = {}
     seen: dict[nn.Module, dict[nn.Module | None, Tensor]] = {}
     hooks: list[Hook] = []
+
+    def enter(unit: nn.Module, args: tuple) -> None:
+        entered = args and isinstance(args[0], Tensor)  # a unit of a DenseNet takes a list, and adds nothing
+        seen[unit] = {None: args[0].clone()} if entered else {}
+
+    def leave(unit: nn.Module, out: Tensor) -> None:
+        made = shortcut(unit, seen.pop(unit, {}), out)
+        if made is not None:
+            found[unit] = made
+
+    def note(unit: nn.Module, inside: nn.Module, value: Tensor) -> None:
+        if unit in seen:  # a module may be shared, and run elsewhere
+            seen[unit][inside] = value.clone()
+
     for unit in units:
-        hooks.append((unit, "in", lambda t, u=unit: seen.update({u: {None: t.clone()}})))  # type: ignore[misc]
-        for inside in unit.modules():
-            if inside is not unit:
-                hooks.append((inside, "out", lambda t, u=unit, m=inside: seen[u].update({m: t.clone()})))  # type: ignore[misc]
-
-        def leave(out: Tensor, unit: nn.Module = unit) -> None:
-            made = shortcut(unit, seen.pop(unit), out)
-            if made is not None:
-                found[unit] = made
-
-        hooks.append((unit, "out", leave))
+        hooks += [(m, "out", partial(note, unit, m)) for m in unit.modules() if m is not unit]
+        hooks.append((unit, "out", partial(leave, unit)))
     zero = [p for unit in units for p in unit.parameters() if p.ndim == 1 and not p.any()]
     try:
         for p in zero:
             p.data.fill_(1)
-        with torch.no_grad(), wired(hooks):
+        with torch.no_grad(), ExitStack() as stack, wired(hooks):
+            for unit in units:
+                stack.callback(unit.register_forward_pre_hook(enter).remove)
             model(picture)
     finally:
         for p in zero:

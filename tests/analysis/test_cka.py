@@ -90,6 +90,8 @@ def test_the_gram_matrix_of_centred_features(threads, rows, shift):
             got = gram(x.to(dtype))
             assert got.dtype == torch.float64
             assert ((got - want).abs().max() / want.diagonal().mean()).item() < close
+        half = x.bfloat16()
+        torch.testing.assert_close(gram(half), gram(half.float()), rtol=0, atol=0)  # products are not rounded to it
     finally:
         torch.set_num_threads(before)
 

@@ -14,6 +14,7 @@ CNNS = {
     "torchvision convnext": (lambda: TV.convnext_tiny(num_classes=7), None, 18),
     "torchvision efficientnet": (lambda: TV.efficientnet_b0(num_classes=7), None, 16),
     "torchvision vgg": (lambda: TV.vgg11(num_classes=7), None, 8),
+    "torchvision densenet": (lambda: TV.densenet121(num_classes=7), None, 58),
     "timm resnet": (lambda: timm.create_model("resnet26", num_classes=7), None, 8),
     "timm regnet": (lambda: timm.create_model("regnety_002", num_classes=7), None, 13),
     "timm bit": (lambda: timm.create_model("resnetv2_50x1_bit", num_classes=7), None, 16),
