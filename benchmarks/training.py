@@ -117,9 +117,10 @@ def peer(name: str, epochs: float) -> None:
             return self.transform(Image.fromarray(pixels)), label
 
     model = sl.build(name, classes=10)
-    loader = timm_data.create_loader(Pictures(), (3, 32, 32), 128, is_training=True, use_prefetcher=False,
-                           color_jitter=0.4, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), hflip=0.5, interpolation="random", num_workers=2,
-                           mean=model.image.mean, std=model.image.std)  # fmt: skip
+    how = {"is_training": True, "use_prefetcher": False, "num_workers": 2, "interpolation": "random", "hflip": 0.5}
+    how |= {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3), "color_jitter": 0.4}
+    how |= {"mean": model.image.mean, "std": model.image.std}
+    loader = timm_data.create_loader(Pictures(), (3, 32, 32), 128, **how)
     optimizer = timm_optim.create_optimizer_v2(model, opt="sgd", lr=0.1 * 128 / 256, momentum=0.9, weight_decay=2e-5)
     scheduler, _ = timm_scheduler.create_scheduler_v2(
         optimizer, sched="cosine", num_epochs=300, warmup_epochs=5, warmup_lr=1e-5
