@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
 from sightline.analysis.neighbours import NeighbourSimilarity
@@ -18,7 +19,8 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     chosen = spread_out(len(r.maps), 6)
     axes = above.subplots(1, len(chosen), squeeze=False)[0]
     for ax, i in zip(axes, chosen):
-        ax.imshow(np.sqrt(r.maps[i] / max(float(r.maps[i].max()), 1e-300)), cmap=LIKENESS, vmin=0, vmax=1)
+        small = pooled(r.maps[i])
+        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=LIKENESS, vmin=0, vmax=1)
         bare(ax, f"block {i}")
     ax = below.subplots()
     depth = np.arange(len(r.maps))
@@ -32,6 +34,13 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)
     ax.legend(loc="best")
+
+
+def pooled(field: NDArray, side: int = 112) -> NDArray:
+    """A field at a size that a figure can show: sums over squares of pixels."""
+    step = max(1, min(field.shape) // side)
+    y, x = (s // step * step for s in field.shape)
+    return np.asarray(field[:y, :x].reshape(y // step, step, x // step, step).sum((1, 3)))
 
 
 def draw_residual(r: ResidualStudy, figure: Any) -> None:

@@ -200,7 +200,7 @@
       const shade = (canvas, i, h) => {
         const context = cut(canvas, i), mask = make("canvas", { width: columns, height: rows }), m = mask.getContext("2d");
         const pixels = m.createImageData(columns, rows);
-        for (let k = 0; k < rows * columns; k++) pixels.data[4 * k + 3] = 235 * (1 - clamp(values[(i * heads + h) * rows * columns + k], 0, 1));
+        for (let k = 0; k < rows * columns; k++) pixels.data[4 * k + 3] = 215 * (1 - Math.sqrt(clamp(values[(i * heads + h) * rows * columns + k], 0, 1)));
         m.putImageData(pixels, 0, 0);
         context.imageSmoothingEnabled = true;
         context.drawImage(mask, 0, 0, canvas.width, canvas.height);
@@ -256,7 +256,7 @@
         }
         const most = Math.max(...mean), best = mean.indexOf(most), mask = make("canvas", { width: columns, height: rows }), m = mask.getContext("2d");
         const pixels = m.createImageData(columns, rows);
-        for (let k = 0; k < cells; k++) pixels.data[4 * k + 3] = 225 * (1 - mean[k] / Math.max(most, 1e-9));
+        for (let k = 0; k < cells; k++) pixels.data[4 * k + 3] = 215 * (1 - Math.sqrt(mean[k] / Math.max(most, 1e-9)));
         m.putImageData(pixels, 0, 0);
         const view = seen.getContext("2d");
         view.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, seen.width, seen.height);

@@ -73,8 +73,9 @@ class Page:
         rest = f"<details><summary>{len(CLAIMS)} claims are known here; what would decide the others</summary>"
         rest += f'<ul class="notices">{open_}</ul></details>' if open_ else "</details>"
         told = "".join(f"<li>{escape(n)}</li>" for n in self.found.notices)
+        shown = " open" if any(w in n for n in self.found.notices for w in ("Left out", "could not", "failed")) else ""
         notices = (
-            f'<details open><summary>Not on this page</summary><ul class="notices">{told}</ul></details>'
+            f'<details{shown}><summary>Not on this page</summary><ul class="notices">{told}</ul></details>'
             if told
             else ""
         )

@@ -1,6 +1,8 @@
 """Claims of Raghu et al. (C) about attention, receptive fields, skips, localisation and probes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,10 @@ from sightline.analysis.receptive import ReceptiveField
 from sightline.analysis.residual import ResidualStudy
 from sightline.analysis.scale import ScaleSimilarity
 from sightline.studies.evidence import Evidence
-from sightline.studies.verdict import Effect, around, mean_of, share_difference, share_of
+from sightline.studies.verdict import Effect, around, mean_of, share_of
 from sightline.studies.vit_claims import FAR, NEAR, Judged, extreme, head_effect
+
+ENOUGH = 1000  # pictures from which on the CKA of a single token with a patch is worth its name; ours
 
 
 def low_and_high_heads(e: Evidence) -> Iterator[Judged]:
@@ -35,14 +39,23 @@ def low_and_high_heads(e: Evidence) -> Iterator[Judged]:
         )
 
 
+def rank_effect(what: str, rho: float, count: int, over: str, **more: Any) -> Effect:
+    """A rank correlation with Fisher's interval; three pairs or fewer have none."""
+    if count <= 3:
+        return Effect(what=what, value=rho, low=np.nan, high=np.nan, over=over, **more)
+    z, half = np.arctanh(np.clip(rho, -0.9999, 0.9999)), 1.96 * 1.03 / (count - 3) ** 0.5  # 1.03: ranks, not values
+    return Effect(what=what, value=rho, low=float(np.tanh(z - half)), high=float(np.tanh(z + half)), over=over, **more)
+
+
 def subsets(e: Evidence) -> Iterator[Judged]:
     import torch
 
     for a, b, r in e.between(HeadSubsets):
         far = torch.from_numpy(r.distance)
         ranks = [spearman(torch.from_numpy(np.ascontiguousarray(c)), far) for c in r.similarity.T]
-        effect = mean_of("rank correlation of CKA and distance", ranks, "the CNN's layers", bound=-0.3, side="below")
-        yield (a.name, b.name), [effect], 1, f"{len(r.subsets)} subsets of heads"
+        what = "rank correlation of CKA and distance, mean over the CNN's layers"
+        effect = rank_effect(what, float(np.mean(ranks)), len(far), "subsets of heads", bound=-0.3, side="below")
+        yield (a.name, b.name), [effect], 1, f"{len(r.subsets)} subsets of heads, which overlap"
 
 
 def _radius(r: ReceptiveField) -> tuple[float, float]:
@@ -176,12 +189,29 @@ def hits(r: Localisation, *, inside: bool = True) -> NDArray[np.bool_]:
     return np.asarray(own[mask.ravel()])
 
 
+def places(r: Localisation) -> Effect:
+    """The share of hits. Few pictures hide places behind noise and show none that are not there: up, it is open."""
+    found = share_of("interior tokens most like their own patch", hits(r), "tokens", bound=0.5)
+    return replace(found, high=1.0) if int(r.how.get("n", 0)) < ENOUGH else found
+
+
+def apart(what: str, a: Effect, b: Effect) -> Effect:
+    """One share minus another, by the distances of their ends (Newcombe)."""
+    value = a.value - b.value
+    down, up = np.hypot(a.value - a.low, b.high - b.value), np.hypot(a.high - a.value, b.value - b.low)
+    return Effect(what=what, value=value, low=float(value - down), high=float(value + up), over="tokens")
+
+
+def _noted(*results: Localisation) -> str:
+    few = min(int(r.how.get("n", 0)) for r in results)
+    return f"{few:,} pictures" + (f"; {ENOUGH:,} are needed to say that a place is lost" if few < ENOUGH else "")
+
+
 def own_place(e: Evidence) -> Iterator[Judged]:
     for m in e.of("vit", pool="cls"):
         r = m.get(Localisation)
         if r is not None:
-            what = "interior tokens most like their own patch"
-            yield (m.name,), [share_of(what, hits(r), "tokens", bound=0.5)], 1, f"{r.how.get('n', '?')} pictures"
+            yield (m.name,), [places(r)], 1, _noted(r)
 
 
 def own_place_of_both(e: Evidence) -> Iterator[Judged]:
@@ -189,7 +219,7 @@ def own_place_of_both(e: Evidence) -> Iterator[Judged]:
         a, b = vit.get(Localisation), cnn.get(Localisation)
         if a is not None and b is not None and vit.pool == "cls":
             what = "tokens most like their own patch, ViT minus CNN"
-            yield (vit.name, cnn.name), [share_difference(what, hits(a), hits(b), "tokens")], 1, ""
+            yield (vit.name, cnn.name), [apart(what, places(a), places(b))], 1, _noted(a, b)
 
 
 def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
@@ -198,7 +228,7 @@ def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
             x, y = a.get(Localisation), b.get(Localisation)
             if x is not None and y is not None:
                 what = "tokens most like their own patch, CLS minus GAP"
-                yield (a.name, b.name), [share_difference(what, hits(x), hits(y), "tokens")], 1, ""
+                yield (a.name, b.name), [apart(what, places(x), places(y))], 1, _noted(x, y)
 
 
 def data_scale(e: Evidence) -> Iterator[Judged]:

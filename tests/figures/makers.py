@@ -86,7 +86,7 @@ def residual(lower=1.0, upper=-1.0, *, model=VIT, ratio=2.0):
     )
 
 
-def localisation(share=1.0, *, model=VIT, side=6):
+def localisation(share=1.0, *, model=VIT, side=6, n=2000):
     count = side * side
     flat = np.full((count, count), 0.1)
     hit = np.arange(count) % 10 < round(10 * share)
@@ -95,7 +95,7 @@ def localisation(share=1.0, *, model=VIT, side=6):
     return sl.Localisation(
         title="Places",
         caption="Synthetic.",
-        how={"n": 100, "models": [model]},
+        how={"n": n, "models": [model]},
         maps=flat.reshape(count, side, side),
         class_token=np.zeros((1, side, side)),
         layer="blocks.5.mlp_sum",
@@ -154,14 +154,15 @@ def layer_probes(*, cls_end=0.8, gap_end=0.8, cnn_end=0.3, half=0.01):
     )
 
 
-def heads(similarity=((0.6, 0.7), (0.5, 0.5), (0.2, 0.3))):
+def heads(first=0.7, last=0.2, *, count=8):
+    similarity = np.linspace(first, last, count)[:, None] + np.array([0.0, 0.05])
     return sl.HeadSubsets(
         title="Heads",
         caption="Synthetic.",
         how={"n": 16, "models": [VIT, CNN]},
-        similarity=np.array(similarity),
-        distance=np.array([20.0, 60.0, 100.0]),
-        subsets=((0,), (1,), (2,)),
+        similarity=similarity,
+        distance=np.linspace(20.0, 100.0, count),
+        subsets=tuple((i,) for i in range(count)),
         columns=("stages.0", "stages.1"),
         block=0,
     )

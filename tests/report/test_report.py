@@ -121,7 +121,7 @@ CHANGED = {
     "FewShot": makers.fewshot(first=0.1),
     "Episodes": makers.episodes(few=0.7),
     "LayerProbes": makers.layer_probes(cls_end=0.2),
-    "HeadSubsets": makers.heads(similarity=((0.1, 0.1), (0.2, 0.2), (0.3, 0.3))),
+    "HeadSubsets": makers.heads(0.1, 0.3),
     "PatchFilters": makers.filters(low=0.3),
     "PositionSimilarity": makers.positions(decay=0.5),
     "ObjectMass": makers.mass(mass_=0.1),

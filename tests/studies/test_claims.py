@@ -74,7 +74,7 @@ PAIRS = {  # claim: results for which it holds, results for which it does not
     "C3": ([cross([0, 0, 1, 1, 6, 7, 7, 8])], [cross([6, 7, 7, 8, 9, 9, 10, 11])]),
     "C4": ([cross([0, 1, 2, 3, 4, 5, 6, 7], top=0.15)], [replace(cross([8, 9, 10, 11, 8, 9, 10, 11]))]),
     "C5": ([makers.distance()], [makers.distance(low=(90.0, 95.0, 100.0))]),
-    "C7": ([makers.heads()], [makers.heads(similarity=((0.2, 0.3), (0.5, 0.5), (0.6, 0.7)))]),
+    "C7": ([makers.heads()], [makers.heads(0.2, 0.7)]),
     "C8": (
         [makers.receptive(12.0), makers.receptive(5.0, model=CNN)],
         [makers.receptive(5.0), makers.receptive(12.0, model=CNN)],
@@ -133,6 +133,13 @@ def test_wide_intervals_decide_nothing():
     assert of("C5", makers.distance(error=60.0)) == ["undecided"]
     assert of("C8", makers.receptive(12.0, error=9.0), makers.receptive(5.0, model=CNN)) == ["undecided"]
     assert of("B4", makers.fewshot(first=0.5, last=0.52, spread=0.3)) == ["undecided"]
+
+
+def test_few_heads_and_few_pictures_decide_nothing():
+    assert of("C7", makers.heads(count=3)) == ["undecided"]
+    assert of("C14", makers.localisation(0.0, n=100)) == ["undecided"]
+    assert of("C14", makers.localisation(1.0, n=100)) == ["holds"]
+    assert of("C15", makers.localisation(0.9, n=100), makers.localisation(0.1, model=CNN, n=100)) == ["undecided"]
 
 
 def test_too_few_seeds_decide_nothing():
