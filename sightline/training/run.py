@@ -74,14 +74,22 @@ class Run:
         return Path(self.folder)
 
     @property
+    def state(self) -> Path:
+        """The folder of what is needed to go on."""
+        return self.path / "state"
+
+    @property
     def about(self) -> dict[str, Any]:
         """run.json: model, recipe, data, seed, versions, preflight, and how it ended."""
         try:
-            return json.loads((self.path / "run.json").read_text())
-        except FileNotFoundError:
+            about = json.loads((self.path / "run.json").read_text())
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{self.folder} holds no run: there is no run.json.") from None
         except ValueError as error:
             raise ValueError(f"{self.path / 'run.json'} is damaged ({error}).") from error
+        if not isinstance(about, dict) or not {"identity", "plan", "data"} <= set(about):
+            raise ValueError(f"{self.path / 'run.json'} was not written by Sightline.")
+        return about
 
     @property
     def finished(self) -> bool:
@@ -129,10 +137,12 @@ class Run:
 
     # what the loop writes
 
-    def check(self, about: Mapping[str, Any]) -> None:
-        """Refuse a folder that holds something else than this very run."""
+    def check(self, identity: Mapping[str, Any]) -> None:
+        """Refuse a folder that holds something else than this very run, or that cannot be made."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.folder} is a file: give a folder as --out, nothing was touched.")
         if (self.path / "run.json").exists():
-            if different := difference(self.about["identity"], about["identity"]):
+            if different := difference(self.about["identity"], identity):
                 raise ValueError(
                     f"{self.folder} holds another run ({different}): give another --out, or the same settings."
                 )
