@@ -16,6 +16,7 @@ from sightline.training.run import Run
 from sightline.training.state import facts_of
 from sightline.training.trainee import Learned, Trainee
 
+FARTHEST = 2.0**24  # float32 knows whole numbers up to here
 CONTACT = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words of an exchange that broke
 
 
@@ -89,10 +90,10 @@ def blame(learned: Learned, trainee: Trainee, images: Tensor, labels: Tensor, *,
 
 
 def trust(trainee: Trainee, images: Tensor, labels: Tensor, *, step: int, run: Run) -> None:
-    """Before weights are kept: this step may have thrown them so far that the next loss is no number, and what is on
-    disk must be good to go on from."""
+    """Before weights are kept: this step may have thrown them so far that the next loss is no number, or one of which
+    float32 cannot tell the units. What is on disk must be good to go on from."""
     loss = trainee.loss(images, labels, step=step)
-    if trainee.world.any(not bool(torch.isfinite(loss))):
+    if trainee.world.any(not float(loss) <= FARTHEST):
         raise diverged(
             f"the weights were thrown so far that the loss is {loss.item()}", trainee, images, step=step, run=run
         )
