@@ -61,6 +61,8 @@ def fit(
         raise ValueError(
             f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
         )
+    if workers < 0:
+        raise ValueError(f"workers={workers}: expected 0 (this process prepares the pictures) or more.")
     run, world = Run(out), joined(parallel)
     with torch.random.fork_rng(), lost(world, out):
         plan = preflight.check(model, train, recipe, val=val, evals=evals, world=world)

@@ -131,9 +131,10 @@ class Run:
         )
 
     def summary(self) -> dict[str, float]:
-        """The last values, and the best of the validation."""
+        """The last values, and the best of the validation: its accuracy, or its loss where there are no labels."""
         best = self.about.get("ended", {}).get("best")
-        return {**self.curves().summary(), **({"best": best["score"]} if best else {})}
+        last = self.curves().summary()
+        return {**last, **({"best": best["score"] if "val/accuracy" in last else -best["score"]} if best else {})}
 
     # what the loop writes
 
@@ -141,6 +142,9 @@ class Run:
         """Refuse a folder that holds something else than this very run, or that cannot be made."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.folder} is a file: give a folder as --out, nothing was touched.")
+        there = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ValueError(f"{self.folder} cannot be written, because of {there}: give another --out.")
         if (self.path / "run.json").exists():
             if different := difference(self.about["identity"], identity):
                 raise ValueError(
@@ -193,10 +197,10 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], at: str = "") 
 
 def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
     """What makes a run this run and no other: starting weights, recipe, data."""
-    found = {
-        "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
+    found = {  # what a user changed is told first, and what follows from it (a seed changes the weights) later
         "recipe": asdict(recipe),
         "data": {"train": train.fingerprint(), "val": val.fingerprint() if val is not None else None},
+        "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
     }
     return json.loads(json.dumps(found))  # as it will be read back
 
