@@ -48,5 +48,7 @@ def unique(paths: list[Path], root: Path) -> dict[str, Any]:
 
 
 def verdict(v: sl.Verdict) -> dict[str, Any]:
-    effect = "; ".join(e.text() for e in v.effects)
-    return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": effect, "paper": v.statement}
+    """One line; the page has the whole of it."""
+    effect = min(v.effects, key=lambda e: ("does not hold", "undecided", "holds").index(e.state)) if v.effects else None
+    found = "" if effect is None else f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]"
+    return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": found, "paper": v.statement}
