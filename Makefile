@@ -31,6 +31,7 @@ fast: .venv/developer  ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 bench: .venv/developer
+	$(PIP) -e ".[bench]"
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -1,24 +1,36 @@
-"""How fast looking is: CKA against torch_cka and against the plain forward passes, attention statistics, compare.
+"""How fast looking is: `python -m benchmarks.analysis [rounds]`, about five minutes for two rounds.
 
-Processor time, not wall time: other work on the machine does not count. One thread: threads that wait for each other on
-a busy machine burn processor time without doing anything.
+CKA against the plain forward passes and against torch_cka 0.21, attention statistics, `compare`, and peak memory.
+Contestants take turns, ratios are taken round by round, medians reported. Processor time of one thread: other work on
+the machine does not count, and threads that wait for each other burn time without doing anything.
 """
 
 import contextlib
+import io
+import os
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor, nn
 
 import sightline as sl
-from benchmarks.race import save
+from benchmarks.race import high_water, save
 from sightline.analysis.choose import chosen
-from sightline.analysis.subject import observed, subject
+from sightline.analysis.grams import Sums, unusable
+from sightline.analysis.similarity import gram
+from sightline.analysis.subject import Subject, observed, subject
+from sightline.models.taps import record
 
-BATCH, COUNT = 128, 128  # of 512 in the full run: every further batch costs the same (`--all` runs them)
+BATCH, BATCHES = 128, 4  # 512 pictures; every round takes another batch
+HEADS = 16  # pictures of one round of attention statistics
 
 
 def spent(run: Callable[[], object]) -> float:
@@ -27,79 +39,205 @@ def spent(run: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def peer(
-    models: list[torch.nn.Module], images: torch.Tensor, names: list[list[str]], every: int = 4
-) -> dict[str, float]:
-    """torch_cka 0.21 on evenly spaced layers, extrapolated to all pairs: it multiplies anew for each pair."""
-    for missing in (
-        "matplotlib",
-        "matplotlib.pyplot",
-        "mpl_toolkits",
-        "mpl_toolkits.axes_grid1",
-    ):  # it draws, we do not
-        try:
-            __import__(missing)
-        except ImportError:
-            made = sys.modules[missing] = types.ModuleType(missing)
-            made.make_axes_locatable = None  # type: ignore[attr-defined]
-    from torch_cka import CKA
+def in_turns(contestants: dict[str, Callable[[int], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contestant in each round; each is called with the number of the round, the order rotates."""
+    names, times = list(contestants), {name: [] for name in contestants}
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            times[name].append(spent(lambda name=name, i=i: contestants[name](i)))
+    return times
 
-    some = [n[:: max(1, len(n) // every)][:every] for n in names]
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, images[:, 0, 0, 0]), batch_size=BATCH)
 
-    def run(layers: list[list[str]]) -> float:
-        measure = CKA(*models, model1_layers=layers[0], model2_layers=layers[1], device="cpu")
-        start = time.process_time()
-        with torch.no_grad(), contextlib.suppress(AssertionError):  # on these layers it ends in "resulted in NANs"
-            measure.compare(loader)
-        return time.process_time() - start
+def ratio(times: dict[str, list[float]], name: str, to: str) -> float:
+    return round(statistics.median(a / b for a, b in zip(times[name], times[to])), 3)
 
-    base, whole = run([n[:1] for n in some]), run(some)
-    pairs = len(some[0]) * len(some[1])
+
+def against_forward(s: Subject, t: Subject, pictures: Sequence[Tensor], rounds: int) -> dict[str, object]:
+    """CKA of every tap and of block outputs, over the forward passes of both models without any tap."""
+
+    def forward(i: int) -> None:
+        with observed(s, t):
+            s.model(pictures[i % BATCHES]), t.model(pictures[i % BATCHES])
+
+    def cka(layers: str) -> Callable[[int], object]:
+        return lambda i: sl.cka(s.model, t.model, pictures[i % BATCHES], batch=BATCH, layers=layers)
+
+    times = in_turns({"forward": forward, "all": cka("all"), "blocks": cka("blocks")}, rounds)
     return {
-        "pairs measured": pairs,
-        "seconds per pair": (whole - base) / (pairs - 1),
-        "seconds of forward and one": base,
+        "cka, all taps, x forward": ratio(times, "all", "forward"),
+        "cka, blocks, x forward": ratio(times, "blocks", "forward"),
+        "seconds per batch": times,
     }
 
 
-def main() -> None:
+class Replay(nn.Module):
+    """A model whose layers put out given features: what another estimator makes of them, without the forward pass."""
+
+    class Layer(nn.Module):
+        def __init__(self, features: Tensor):
+            super().__init__()
+            self.features = features
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.features
+
+    def __init__(self, *features: Tensor):
+        super().__init__()
+        self.layers = nn.ModuleList(self.Layer(f) for f in features)
+
+    def forward(self, x: Tensor) -> None:
+        for layer in self.layers:
+            layer(x)
+
+
+def torch_cka() -> type:
+    """Its class, without what it draws with."""
+    for name in ("matplotlib", "matplotlib.pyplot", "mpl_toolkits", "mpl_toolkits.axes_grid1"):
+        with contextlib.suppress(ImportError):
+            __import__(name)
+        if name not in sys.modules:
+            made = sys.modules[name] = types.ModuleType(name)
+            made.make_axes_locatable = None  # type: ignore[attr-defined]
+    from torch_cka import CKA
+
+    return CKA
+
+
+def theirs(kind: type, one: Sequence[Tensor], other: Sequence[Tensor]) -> None:
+    """One batch by torch_cka's own `compare`, all pairs of the given features."""
+    models = Replay(*one), Replay(*other)
+    names = [[n for n, m in model.named_modules() if isinstance(m, Replay.Layer)] for model in models]
+    data = torch.utils.data.TensorDataset(torch.zeros(BATCH, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
+    with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        measure = kind(*models, "a", "b", *names, device="cpu")
+        with contextlib.suppress(AssertionError):  # "HSIC computation resulted in NANs", after all the work
+            measure.compare(loader)
+
+
+def sizes(s: Subject, picture: Tensor) -> dict[str, int]:
+    """How many features each layer has per picture."""
+    with observed(s), record(s.model, *chosen(s), keep=lambda path, value: value[0].numel()) as tape:
+        s.model(picture[:1])
+    return tape
+
+
+def one_of_each(s: Subject, images: Tensor, wide: dict[str, int]) -> dict[int, Tensor]:
+    """The features of one layer of each size."""
+    names = {size: path for path, size in wide.items()}
+    with observed(s), record(s.model, *names.values(), keep=lambda path, value: value.flatten(1).clone()) as tape:
+        s.model(images)
+    return {size: tape[path] for size, path in names.items()}
+
+
+def against_torch_cka(s: Subject, t: Subject, images: Tensor, rounds: int) -> dict[str, object]:
+    """The estimators alone on the same recorded features, one layer of each size; times counted up to all pairs.
+
+    torch_cka makes the Gram matrix of a layer of the second model, and two HSIC, anew for every layer of the first:
+    with A the time of a first layer and B that of a second, a batch costs sum A + (number of first layers) x sum B. B
+    is half of what two more copies of a layer cost. Ours: every Gram matrix once, then all pairs at once.
+    """
+    kind = torch_cka()
+    wide = sizes(s, images), sizes(t, images)
+    x, y = one_of_each(s, images, wide[0]), one_of_each(t, images, wide[1])
+    counts = Counter(wide[0].values()), Counter(wide[1].values())
+    small = next(iter(y.values()))[:, :64]
+    runs: dict[str, Callable[[int], object]] = {}
+    for where, found in (("x", x), ("y", y)):
+        runs |= {f"our gram, {where} {p}": lambda i, f=f: unusable(gram(f), f) for p, f in found.items()}
+    runs |= {f"their first, {p}": lambda i, f=f: theirs(kind, [f], [small]) for p, f in x.items()}
+    runs |= {f"their one, {p}": lambda i, f=f: theirs(kind, [small], [f]) for p, f in y.items()}
+    runs |= {f"their three, {p}": lambda i, f=f: theirs(kind, [small], [f] * 3) for p, f in y.items()}
+    grams = [{name: gram(found[p]) for name, p in w.items()} for w, found in zip(wide, (x, y))]
+    runs["our pairs"] = lambda i: Sums(list(wide[0]), list(wide[1])).add(BATCH, *grams)
+    times = in_turns(runs, rounds)
+    pairs, each = len(wide[0]) * len(wide[1]), []
+    for i in range(rounds):
+        at = {name: row[i] for name, row in times.items()}
+        ours = at["our pairs"] + sum(
+            n * at[f"our gram, {where} {p}"] for where, count in zip("xy", counts) for p, n in count.items()
+        )
+        second = sum(n * (at[f"their three, {p}"] - at[f"their one, {p}"]) / 2 for p, n in counts[1].items())
+        first = sum(n * at[f"their first, {p}"] for p, n in counts[0].items())
+        each.append((first + len(wide[0]) * second, ours))
+    return {
+        "pairs": pairs,
+        "features per picture": [sum(w.values()) for w in wide],
+        "pairs measured": len(y) * 4 + len(x),
+        "theirs, estimator of one batch, extrapolated to all pairs, s": statistics.median(a for a, _ in each),
+        "ours, estimator of one batch, s": statistics.median(b for _, b in each),
+        "ours is faster by, estimators": round(statistics.median(a / b for a, b in each), 1),
+    }
+
+
+def whole_factor(out: dict) -> None:
+    """With the forward passes, which both need: what a user waits for."""
+    forward = statistics.median(out["seconds per batch"]["forward"])
+    full = statistics.median(out["seconds per batch"]["all"])
+    peer = out["torch_cka"]
+    estimator = peer["theirs, estimator of one batch, extrapolated to all pairs, s"]
+    peer["ours is faster by, forward passes included"] = round((forward + estimator) / full, 1)
+    peer["the most that could be, were our estimator free"] = round((forward + estimator) / forward, 1)
+
+
+def attention(s: Subject, images: Tensor, rounds: int) -> dict[str, object]:
+    """Statistics of all heads, over the forward pass on the same batches."""
+
+    def forward(i: int) -> None:
+        with observed(s):
+            for part in images.split(16):
+                s.model(part)
+
+    times = in_turns({"forward": forward, "statistics": lambda i: sl.attention_distance(s, images, batch=16)}, rounds)
+    return {"attention statistics, x forward": ratio(times, "statistics", "forward"), "attention rounds": times}
+
+
+def peak(pictures: int) -> float:
+    """MiB at most in a process that looks at so many pictures."""
+    model = sl.build("vit-ti16", classes=10, size=96).eval()
+    stream = (torch.full((3, 96, 96), float(i % 7)).add_(torch.rand(3, 96, 96)) for i in range(pictures))
+    sl.cka(model, None, stream, batch=32)
+    return high_water()
+
+
+def peak_alone(pictures: int) -> float:
+    code = f"from benchmarks import analysis; print(analysis.peak({pictures}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(run.stdout.split()[-1])
+
+
+def main(rounds: int = 2) -> None:
     torch.set_num_threads(1)
-    count = 512 if "--all" in sys.argv else COUNT
-    vit, cnn = sl.build("vit-s16", classes=10).eval(), sl.build("bit-r50x1", classes=10).eval()
-    images = torch.rand(count, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    s, t = subject(vit), subject(cnn)
-    names = [chosen(s), chosen(t)]
-
-    def forward(*models: torch.nn.Module) -> None:
-        with observed(s, t):
-            for part in images.split(BATCH):
-                for model in models:
-                    model(part)
-
-    forward(vit)
-    out: dict[str, object] = {"pictures": count, "batch": BATCH, "layers": [len(n) for n in names], "threads": 1}
-    plain = out["forward of both, s"] = spent(lambda: forward(vit, cnn))
-    alone = out["forward of vit-s16, s"] = spent(lambda: forward(vit))
-    full = out["cka, all taps, s"] = spent(lambda: sl.cka(vit, cnn, images, batch=BATCH))
-    out["cka, all taps, x forward"] = full / plain
-    out["cka, blocks, x forward"] = spent(lambda: sl.cka(vit, cnn, images, batch=BATCH, layers="blocks")) / plain
-    out["attention statistics, x forward"] = spent(lambda: sl.attention_distance(vit, images, batch=32)) / alone
-    print(out, flush=True)
+    s, t = subject(sl.build("vit-s16", classes=10).eval()), subject(sl.build("bit-r50x1", classes=10).eval())
+    data = sl.dataset("scenes/objects", "test", num=BATCH * BATCHES, size=224)
+    pictures = [x for x, _ in data.batches(s.image, batch=BATCH)]
+    out: dict = {"pictures": BATCH * min(rounds, BATCHES), "batch": BATCH, "rounds": rounds, "threads": 1}
+    out["layers"] = [len(chosen(s)), len(chosen(t))]
+    out |= attention(s, pictures[0][:HEADS], 4 * rounds + 1)
+    print({k: v for k, v in out.items() if k != "attention rounds"}, flush=True)
     try:
-        theirs = peer([vit, cnn], images[:BATCH], names)
-        pairs = len(names[0]) * len(names[1])
-        whole = (plain + theirs["seconds per pair"] * pairs) * count / BATCH if count == BATCH else float("nan")
-        out["torch_cka"] = {**theirs, "extrapolated to all pairs, s": whole, "ours is faster by": whole / full}
+        out["torch_cka"] = against_torch_cka(s, t, pictures[0], 2 * rounds + 1)
     except ImportError:
-        out["torch_cka"] = 'not installed: pip install "torch_cka==0.21"'
-    small = sl.build("vit-nano4", classes=8), sl.build("bit-nano", classes=8)
+        out["torch_cka"] = 'not installed: pip install -e ".[bench]"'
+    print(out["torch_cka"], flush=True)
+    out |= against_forward(s, t, pictures, rounds)
+    if isinstance(out["torch_cka"], dict):
+        whole_factor(out)
+    small = sl.build("vit-mini4", classes=8), sl.build("bit-mini", classes=8)
     with tempfile.TemporaryDirectory() as folder:
-        data = sl.dataset("scenes/shape", "test", num=256, size=32)
-        out["compare of two small models, s"] = spent(lambda: sl.compare(*small, data, folder))
-    print(out)
+        scenes = sl.dataset("scenes/shape", "test", num=256, size=32)
+        out["compare of vit-mini4 and bit-mini, s"] = spent(lambda: sl.compare(*small, scenes, folder))
+    out["peak MiB of cka, by pictures"] = {n: peak_alone(n) for n in (128, 1280)}
+    print({k: v for k, v in out.items() if k not in ("attention rounds", "seconds per batch")})
     save("analysis", out)
 
 
 if __name__ == "__main__":
-    main()
+    if os.environ.get("OMP_NUM_THREADS") != "1":  # NumPy reads it when it is imported
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.analysis", *sys.argv[1:]],
+            {**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    main(*map(int, sys.argv[1:]))

@@ -22,12 +22,14 @@ from sightline.analysis.heads import HeadSubsets, head_subsets
 from sightline.analysis.localisation import Localisation, localisation
 from sightline.analysis.look import Looked, compare, look
 from sightline.analysis.neighbours import NeighbourSimilarity, neighbour_similarity
+from sightline.analysis.on_object import ObjectFocus, object_focus
+from sightline.analysis.pooling_twins import PoolingTwins, pooling_twins
 from sightline.analysis.prior import PriorReport, prior_report
 from sightline.analysis.probes import LayerProbes, layer_probes, token_probes
 from sightline.analysis.receptive import ReceptiveField, mass_radii, receptive_field
 from sightline.analysis.residual import ResidualStudy, residual_study, skip_against_branch
 from sightline.analysis.rollout import AttentionMaps, attention_maps, attention_rollout, gradient_rollout, rollout
-from sightline.analysis.scale import ScaleSimilarity, scale_similarity
+from sightline.analysis.scale import ScaleSimilarity, frequency_similarity, scale_similarity
 from sightline.analysis.similarity import hsic, linear_cka, mutual_knn, u_center
 from sightline.analysis.what_if import WhatIf, what_if
 from sightline.data.arrays import Arrays
@@ -70,6 +72,7 @@ from sightline.models.vit import ViT, ViTConfig
 from sightline.report.write import write_report
 from sightline.spec import Features, ImageSpec, Result
 from sightline.studies.claims import verdicts
+from sightline.studies.demo import Demo
 from sightline.studies.verdict import Effect, Verdict
 from sightline.training import recipes
 from sightline.training.failures import Diverged, Stopped
@@ -108,6 +111,7 @@ __all__ = [
     "Cost",
     "Curves",
     "Dataset",
+    "Demo",
     "DepthFilm",
     "Diverged",
     "Effect",
@@ -133,9 +137,11 @@ __all__ = [
     "MaskedPatches",
     "MultiLabel",
     "NeighbourSimilarity",
+    "ObjectFocus",
     "ObjectMass",
     "Part",
     "PatchFilters",
+    "PoolingTwins",
     "PositionSimilarity",
     "PriorReport",
     "Probed",
@@ -201,6 +207,7 @@ __all__ = [
     "fewshot_evaluator",
     "fit",
     "foreground",
+    "frequency_similarity",
     "gaze",
     "get_dataset",
     "gradient_rollout",
@@ -220,6 +227,7 @@ __all__ = [
     "names",
     "neighbour_similarity",
     "normalise",
+    "object_focus",
     "object_mass",
     "open_images",
     "patch_correspondence",
@@ -227,6 +235,7 @@ __all__ = [
     "paths",
     "permutation_error",
     "permute_patches",
+    "pooling_twins",
     "position_similarity",
     "predict",
     "prefix_mass",

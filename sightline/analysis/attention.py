@@ -15,7 +15,7 @@ from sightline.analysis.tap import Taps, attention_probs
 from sightline.spec import Result
 
 MEASURES = ("pixels", "raw", "prefix_mass", "entropy")
-CHUNK = 1 << 19  # probabilities that are reduced at a time: they stay in the cache
+CHUNK = 1 << 18  # probabilities that are reduced at a time: they stay in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,8 @@ class HeadSums:
         far = (inner * self.cells).sum(-1)
         spent = rows[..., :p].sum(-1) if p else torch.zeros_like(far)
         near = torch.where(spent < 1, far / (1 - spent), torch.nan).nanmean(-1)
-        entropy = torch.special.entr(rows).sum(-1).mean(-1)
+        logs = rows.clamp(min=torch.finfo(rows.dtype).tiny).log_()  # entr is not vectorised: five times as slow
+        entropy = -logs.mul_(rows).sum(-1).mean(-1)
         each = torch.stack([near, far.mean(-1), spent.mean(-1), entropy, near.square()]).double()
         return each.nansum(1).cpu()
 

@@ -53,8 +53,14 @@ class Attribution(Result):
             "insertion": float(self.insertion.mean()),
             "insertion minus deletion": float((self.insertion - self.deletion).mean()),
             "insertion minus deletion, random order": float((self.insertion_random - self.deletion_random).mean()),
-            "agreement with scrambled weights": float(np.nanmean(self.agreement_random_weights)),
+            "agreement with scrambled weights": _mean(self.agreement_random_weights),
         }
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Of what is defined: a flat map agrees with nothing."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def attribution_maps(s: Subject, images: Tensor, targets: Tensor, method: Method) -> Float[Tensor, "b i j"]:

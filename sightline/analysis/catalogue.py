@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from sightline.analysis.attention import attention_distance
-from sightline.analysis.attribution import attribution
+from sightline.analysis.attribution import Method, attribution
 from sightline.analysis.cka import cka
 from sightline.analysis.embeddings import patch_filters, position_similarity
 from sightline.analysis.film import depth_film
@@ -15,7 +18,10 @@ from sightline.analysis.gaze import gaze
 from sightline.analysis.heads import head_subsets
 from sightline.analysis.localisation import localisation
 from sightline.analysis.neighbours import neighbour_similarity
+from sightline.analysis.on_object import object_focus
+from sightline.analysis.pooling_twins import pooling_twins
 from sightline.analysis.prior import prior_report
+from sightline.analysis.probes import layer_probes, token_probes
 from sightline.analysis.receptive import receptive_field
 from sightline.analysis.residual import residual_study
 from sightline.analysis.rollout import attention_maps, attention_rollout
@@ -23,6 +29,7 @@ from sightline.analysis.scale import scale_similarity
 from sightline.analysis.subject import Subject, subject
 from sightline.analysis.what_if import what_if
 from sightline.data.dataset import Dataset
+from sightline.data.scenes.scenes import Scenes
 from sightline.spec import Result
 
 FEW = 32  # pictures of the analyses that keep a map of each, or run backwards
@@ -44,6 +51,24 @@ class Task:
     @property
     def few(self) -> int:
         return min(self.n, FEW)
+
+    @cached_property
+    def part(self) -> Dataset:
+        """The pictures of the probes."""
+        whole = self.n >= len(self.data)
+        return self.data if whole else self.data.subset(self.n / len(self.data), seed=self.seed)
+
+    @property
+    def known(self) -> NDArray[np.int64]:
+        """Classes of which there is a picture to learn from and one to test on."""
+        return np.flatnonzero(np.bincount(self.part.labels) > 1)
+
+    @property
+    def halves(self) -> tuple[Dataset, Dataset]:
+        """To learn from and to test on: every second picture of each known class."""
+        each = [np.flatnonzero(self.part.labels == number) for number in self.known]
+        learn, test = (np.sort(np.concatenate([rows[side::2] for rows in each])) for side in (0, 1))
+        return self.part.subset(indices=learn), self.part.subset(indices=test)
 
 
 @dataclass(frozen=True)
@@ -92,6 +117,30 @@ def _too_few(task: Task) -> str | None:
     return None if task.n >= 4 else f"CKA needs at least 4 pictures; there are {task.n}"
 
 
+def _no_objects(task: Task) -> str | None:
+    source, _ = task.data.origins()
+    if not isinstance(source, Scenes):
+        return "the pictures have no masks; scenes have"
+    if source.scene(0).subject < 0:
+        return "these scenes are not about one object"
+    return _no_classes(task)
+
+
+def _no_labels(task: Task) -> str | None:
+    """Probes need one label per picture, and at least two classes with a picture to learn from and one to test on."""
+    if task.data.labels.ndim != 1:
+        return "the pictures have several labels each"
+    known = len(task.known)
+    return None if known > 1 else f"{task.n} pictures hold {known} classes with two pictures or more; probes need two"
+
+
+def _not_twins(task: Task) -> str | None:
+    kinds = [s.pool if s.attention_blocks else "cnn" for s in task.models]
+    return _no_labels(task) or (
+        None if sorted(kinds) == ["cls", "gap"] else "it is for a class-token ViT and a GAP twin"
+    )
+
+
 def _vit_first(task: Task) -> tuple[Subject, Subject]:
     a, b = task.models[0], task.models[-1]
     return (a, b) if a.attention_blocks else (b, a)
@@ -114,6 +163,27 @@ def _additions(s: Subject) -> str | list[str]:
 def _cka(task: Task, b: Any = None, **more: Any) -> Result:
     half = max(4, task.n // 2)
     return cka(_model(task), b, task.data, batch=min(BATCH, half), n=half, repeats=REPEATS, seed=task.seed, **more)
+
+
+def _attribution(method: Method) -> Callable[[Task], Result]:
+    return lambda t: attribution(_model(t), t.data, method=method, n=min(t.n, FEW // 2), steps=8, seed=t.seed)
+
+
+def _probes(task: Task) -> Result:
+    names = [s.name for s in task.models]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({letter})" for name, letter in zip(names, "ab")]
+    return layer_probes(dict(zip(names, (s.model for s in task.models))), *task.halves, shots=None)
+
+
+def _token_probes(task: Task) -> Result:
+    s = task.models[0]
+    return token_probes(s.model, *task.halves, layers=[s.block_outputs[-1].path], shots=None)
+
+
+def _twins(task: Task) -> Result:
+    cls, gap = sorted(task.models, key=lambda s: s.pool)
+    return pooling_twins(cls.model, gap.model, *task.halves, shots=None, seed=task.seed)
 
 
 LOOK: dict[str, Analysis] = {
@@ -139,7 +209,12 @@ LOOK: dict[str, Analysis] = {
     "what-if": Analysis(
         lambda t: what_if(_model(t), t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_attention
     ),
-    "attribution": Analysis(lambda t: attribution(_model(t), t.data, n=t.few, seed=t.seed), _no_classes),
+    "attribution": Analysis(_attribution("grad_cam"), _no_classes),
+    "attribution-rollout": Analysis(_attribution("rollout"), _no_rollout),
+    "attribution-rollout-gradient": Analysis(_attribution("gradient_rollout"), _no_rollout),
+    "object-focus": Analysis(lambda t: object_focus(_model(t), t.data, n=min(t.n, 2 * FEW), seed=t.seed), _no_objects),
+    "probes": Analysis(_probes, _no_labels),
+    "token-probes": Analysis(_token_probes, _no_labels),
     "patch-filters": Analysis(lambda t: patch_filters(_model(t))),
     "positions": Analysis(lambda t: position_similarity(_model(t)), _no_positions),
     "neighbours": Analysis(lambda t: neighbour_similarity(_model(t), t.data, n=t.n, seed=t.seed)),
@@ -159,6 +234,8 @@ COMPARE: dict[str, Analysis] = {
         lambda t: head_subsets(_vit_first(t)[0].model, _vit_first(t)[1].model, t.data, batch=min(BATCH, t.n), n=t.n),
         lambda t: _not_vit_and_cnn(t) or _too_few(t),
     ),
+    "probes": Analysis(_probes, _no_labels),
+    "pooling-twins": Analysis(_twins, _not_twins),
 }
 TWICE = (
     "attention-distance",
@@ -169,6 +246,7 @@ TWICE = (
     "residual",
     "localisation",
     "attribution",
+    "object-focus",
     "priors",
     "cka",
 )  # of each model, too

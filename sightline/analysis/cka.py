@@ -15,30 +15,12 @@ from sightline.analysis.choose import Layers, Tokens, check_tokens, chosen
 from sightline.analysis.grams import NEIGHBOURS, SMALLEST, Sums, flat_grams
 from sightline.analysis.pictures import Batch, Data, Pictures
 from sightline.analysis.subject import Subject, observed, subject
+from sightline.evals.interval import t95
 from sightline.models.taps import paths
 from sightline.spec import Result
 
 ESTIMATOR = "HSIC_1 of U-centred Gram matrices, summed over batches before the ratio"
 log = logging.getLogger("sightline.analysis")
-# two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; from 30 on the normal one is near enough
-T95: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-T95 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +35,7 @@ class CKA(Result):
     """
 
     similarity: NDArray[np.float64]  # (rows, columns), unbiased CKA; NaN where undefined, nothing clamped
-    band: NDArray[np.float64]  # half width of the 95 % interval of the mean over repeats; NaN with one repeat
+    band: NDArray[np.float64]  # half width of the 95 % interval: over repeats, with one repeat over batches; see `how`
     knn: NDArray[np.float64]  # (rows, columns), share of the k nearest neighbours in common
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -105,7 +87,8 @@ def cka(
     `tokens`: "all", "cls", "patches", "gap", or the number of one patch; for either a pair speaks of a and b apart.
     `n` pictures are drawn without replacement and mixed anew in each of the `repeats`; the paper takes 10,240 in
     batches of 1024, 20 times, and finds 2,560 in batches of 128, 10 times, just as good. A last batch of fewer than 4
-    is dropped, and said. The second opinion counts 10 neighbours within a batch.
+    is dropped, and said. The second opinion counts 10 neighbours within a batch. The band is that of the mean over
+    repeats; of a single repeat it comes from how far its batches are apart; with a single batch there is none (NaN).
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> found = sl.cka(model, None, sl.dataset("scenes/shape", num=32, size=32), layers="blocks", batch=16)
@@ -185,19 +168,21 @@ def _is_pair(layers: Any, one: Subject, two: Subject) -> bool:
     return words or not (paths(one.model, layers[1]) and paths(two.model, layers[0]))
 
 
-def band(values: Tensor) -> Tensor:
-    """Half width of the 95 % interval of the mean over the first axis, by Student's t; NaN for one value."""
-    count = len(values)
-    if count < 2:
-        return torch.full_like(values[0], torch.nan)
-    t = T95[count - 2] if count - 2 < len(T95) else 1.96
-    return t * values.std(0) / count**0.5
+def band(runs: list[Sums], values: Tensor) -> tuple[Tensor, str]:
+    """Half width of the 95 % interval and what it is over: the repeats, or the batches of the only one."""
+    count, batches = len(runs), runs[0].batches
+    if count > 1:
+        return t95(count - 1) * values.std(0) / count**0.5, f"95 %, Student's t over {count} repeats"
+    if batches < 2:
+        return torch.full_like(values[0], torch.nan), "none: one batch"
+    return t95(batches - 1) * runs[0].error(), f"95 %, Student's t over {batches} batches of one repeat, delta method"
 
 
 def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
     a, b = whats[0], whats[-1]
     each = torch.stack([sums.cka() for sums in runs])
     knn = torch.stack([sums.knn() for sums in runs]).mean(0)
+    width, over = band(runs, each)
     for row in torch.isnan(each).any(0).all(1).nonzero().flatten().tolist() if len(whats) < 2 else ():
         a.why.setdefault(a.names[row], f"{a.names[row]} is undefined on these pictures")
     names = (a.subject.name, b.subject.name)
@@ -211,13 +196,14 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
         "tokens": (a.tokens, b.tokens),
         "neighbours": NEIGHBOURS,
         "estimator": ESTIMATOR,
+        "band": over,
     }
     return CKA(
         title=title,
         caption=caption,
         how=how,
         similarity=each.mean(0).numpy(),
-        band=band(each).numpy(),
+        band=width.numpy(),
         knn=knn.numpy(),
         rows=tuple(a.names),
         columns=tuple(b.names),

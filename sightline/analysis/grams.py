@@ -53,6 +53,8 @@ class Sums:
     """HSIC of every pair of layers of two models (or of one with itself), summed over batches in float64.
 
     xy, xx and yy are summed each before there is any ratio. `shared` counts neighbours in common in the same way.
+    `moments` are sums of squares and products of what the batches say: from them comes how far they are apart, without
+    keeping any.
     """
 
     def __init__(self, rows: Sequence[str], columns: Sequence[str] | None):
@@ -61,7 +63,9 @@ class Sums:
         self.xy = torch.zeros(len(self.rows), wide, dtype=torch.float64)
         self.xx, self.yy = torch.zeros(len(self.rows), dtype=torch.float64), torch.zeros(wide, dtype=torch.float64)
         self.shared = torch.zeros(len(self.rows), wide, dtype=torch.float64)
-        self.pictures = 0
+        self.moments = {key: torch.zeros_like(self.xy) for key in ("xy xy", "xy xx", "xy yy", "xx yy")}
+        self.squares = torch.zeros_like(self.xx), torch.zeros_like(self.yy)
+        self.pictures = self.batches = 0
 
     def add(self, m: int, a: dict[str, Tensor], b: dict[str, Tensor] | None) -> None:
         """One batch of m pictures. Layers without a Gram matrix become NaN."""
@@ -70,14 +74,43 @@ class Sums:
         weight = 1 / (m * (m - 3))
         x = u_center(here).flatten(1)
         y = x if b is None else u_center(there).flatten(1)
-        self.xy += (x @ y.mT).cpu() * weight
-        self.xx += x.square().sum(1).cpu() * weight
-        self.yy += y.square().sum(1).cpu() * weight
+        self._note((x @ y.mT).cpu() * weight, x.square().sum(1).cpu() * weight, y.square().sum(1).cpu() * weight)
         if m > NEIGHBOURS:
             near = neighbours(here, NEIGHBOURS).flatten(1)
             other = near if b is None else neighbours(there, NEIGHBOURS).flatten(1)
             self.shared += (near @ other.mT).double().cpu() / NEIGHBOURS
         self.pictures += m
+
+    def _note(self, xy: Tensor, xx: Tensor, yy: Tensor) -> None:
+        """The three numbers of one batch, for every pair."""
+        self.xy += xy
+        self.xx += xx
+        self.yy += yy
+        rows, columns = xx[:, None], yy[None, :]
+        for key, product in {
+            "xy xy": xy * xy,
+            "xy xx": xy * rows,
+            "xy yy": xy * columns,
+            "xx yy": rows * columns,
+        }.items():
+            self.moments[key] += product
+        self.squares[0].add_(xx * xx)
+        self.squares[1].add_(yy * yy)
+        self.batches += 1
+
+    def error(self) -> Tensor:
+        """Standard error of the ratio over batches, to first order (delta method); NaN with one batch.
+
+        A batch moves R = xy / sqrt(xx yy) by u = xy_b / sqrt(xx yy) - R/2 (xx_b / xx + yy_b / yy); the u add up to 0.
+        """
+        if self.batches < 2:
+            return torch.full_like(self.xy, torch.nan)
+        r, rows, columns = self.cka(), self.xx[:, None], self.yy[None, :]
+        scale, sums = (rows * columns).sqrt(), self.moments
+        own = self.squares[0][:, None] / rows**2 + self.squares[1][None, :] / columns**2
+        spread = sums["xy xy"] / scale**2 + r**2 / 4 * (own + 2 * sums["xx yy"] / scale**2)
+        spread -= r * (sums["xy xx"] / rows + sums["xy yy"] / columns) / scale
+        return (spread.clamp(min=0) * self.batches / (self.batches - 1)).sqrt()  # below 0 by rounding only
 
     def cka(self) -> Tensor:
         """The ratio, as it comes out."""

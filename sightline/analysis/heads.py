@@ -1,5 +1,6 @@
 """Local heads see like a CNN's lower layers: CKA of head subsets, from local to global (Raghu et al., figure 5)."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from sightline.analysis.grams import SMALLEST, Sums, flat_grams
 from sightline.analysis.pictures import Data, Pictures
 from sightline.analysis.similarity import gram
 from sightline.analysis.subject import Subject, observed, subject
+from sightline.evals.interval import Z95
 from sightline.models.taps import record
 from sightline.spec import Result
 
@@ -36,14 +38,35 @@ class HeadSubsets(Result):
     columns: tuple[str, ...]
     block: int
 
-    def summary(self) -> dict[str, float]:
+    def ranks(self) -> NDArray[np.float64]:
+        """Spearman's rank correlation of CKA and distance, for each layer of the CNN; C7: clearly below 0."""
         far = torch.from_numpy(self.distance)
-        ranks = [spearman(torch.from_numpy(c), far) for c in self.similarity.T]
+        return np.array([spearman(torch.from_numpy(c), far) for c in self.similarity.T])
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean of `ranks`, for as many cases as there are subsets without a head in common."""
+        size = max(1, len(self.subsets[0]) if self.subsets else 1)
+        heads = len({h for subset in self.subsets for h in subset})
+        return rank_interval(float(np.mean(self.ranks())), heads // size)
+
+    def summary(self) -> dict[str, float]:
+        low, high = self.interval()
         return {
-            "rank correlation of CKA and distance, mean": float(np.mean(ranks)),
+            "rank correlation of CKA and distance, mean": float(np.mean(self.ranks())),
+            "rank correlation, lower end of its 95 % interval": low,
+            "rank correlation, upper end of its 95 % interval": high,
             "most local subset, mean CKA": float(self.similarity[0].mean()),
             "most global subset, mean CKA": float(self.similarity[-1].mean()),
         }
+
+
+def rank_interval(rank: float, cases: int) -> tuple[float, float]:
+    """95 % interval of a rank correlation by Fisher's z with the error of Bonett & Wright (2000); NaN under 4 cases."""
+    if cases < 4 or not abs(rank) <= 1:
+        return math.nan, math.nan
+    z = math.atanh(min(max(rank, -1 + 1e-12), 1 - 1e-12))
+    half = Z95 * math.sqrt((1 + rank**2 / 2) / (cases - 3))
+    return math.tanh(z - half), math.tanh(z + half)
 
 
 def head_subsets(

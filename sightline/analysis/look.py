@@ -15,7 +15,7 @@ from torch import nn
 
 from sightline.analysis.catalogue import LOOK, Analysis, Task, about, comparison, task
 from sightline.data.dataset import Dataset
-from sightline.spec import Result
+from sightline.spec import Result, atomic
 
 log = logging.getLogger("sightline.analysis")
 
@@ -100,7 +100,8 @@ def _all(t: Task, catalogue: dict[str, Analysis], out: Path, only: Sequence[str]
     key = fingerprint(t)
     rows = [_one(name, catalogue[name], t, out, key) for name in catalogue if not only or name in only]
     summary = [{"name": r.name, "state": r.state, "why": r.why, "numbers": r.numbers} for r in rows]
-    (out / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
+    with atomic(out / "summary.json") as partial:
+        partial.write_text(json.dumps(summary, indent=1, default=float) + "\n")
     return rows
 
 

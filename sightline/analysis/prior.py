@@ -4,7 +4,7 @@ Equivariant: the output moves along with the input. Invariant: it stays. One of 
 CNN equivariant because of max pooling; here convolution is equivariant and pooling partly invariant.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -33,6 +33,8 @@ class PriorReport(Result):
     ...                    equivariance_off_grid=0.1, invariance=0.5, permutation=1.0, permutation_pooled=0.7)
     >>> r.summary()["equivariance error"]
     0.0
+    >>> r.relational["convolutional"]  # entities, relations, bias, invariance
+    ('grid elements', 'local', 'locality', 'spatial translation')
     """
 
     locality_first: float  # mass of the receptive field of the first block within an eighth of the picture's width
@@ -42,6 +44,7 @@ class PriorReport(Result):
     invariance: float  # pooled features against shifted picture
     permutation: float  # tokens after permuting the patches, against permuted tokens; NaN without patches
     permutation_pooled: float  # pooled features after permuting the patches: 0 where order is not seen
+    relational: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(RELATIONAL_BIASES))  # R2, for reference
 
     def summary(self) -> dict[str, float]:
         return {
@@ -73,8 +76,8 @@ def prior_report(model: nn.Module, data: Data, *, n: int = 16, seed: int = 0) ->
         )
         stays, off = invariance_error(_pooled(s), images, shift=cell), invariance_error(_maps(s), images, shift=half)
         tokens, pooled = permuted(s, images, cell, seed)
-    field = receptive_field(s.model, images.detach().clone(), n=min(n, 8), seed=seed)
-    near = [within(torch.from_numpy(m), tuple(c), s.image.size[1] / 8) for m, c in zip(field.maps, field.centres)]
+    fields = receptive_field(s.model, images.detach().clone(), n=min(n, 8), seed=seed)
+    near = [within(torch.from_numpy(m), tuple(c), s.image.size[1] / 8) for m, c in zip(fields.maps, fields.centres)]
     return PriorReport(
         title=f"Priors of {s.name}",
         caption=(

@@ -60,7 +60,8 @@ def layer_probes(
     """The accuracy of the measuring room's probe at every block, for each choice of tokens that a model has.
 
     A model that reads its class token gives three curves (class token; mean of patches; mean of all), one that
-    averages gives two (first token; mean), a CNN one (its maps brought to the last one's size): a CLS and a GAP twin
+    averages gives two (first token; mean), a CNN one (its maps brought to the last one's size), a hybrid those of its
+    encoder: a CLS and a GAP twin
     together are the five curves of figure 11b. Ridge regression on 10 pictures per class unless said.
 
     >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
@@ -76,7 +77,7 @@ def layer_probes(
         s = subject(model)
         for curve, tokens in CURVES[_kind(s)].items():
             both = (
-                extract(s.model, part, layers="blocks", tokens=tokens, batch=batch, maps="last")
+                extract(s.model, part, layers=_layers(s), tokens=tokens, batch=batch, maps="last")
                 for part in (train, test)
             )
             found = probe(*both, probe=with_probe, shots=shots, seeds=seeds)
@@ -91,6 +92,12 @@ def layer_probes(
         accuracy=padded(rows),
         half_width=padded(bands),
     )
+
+
+def _layers(s: Subject) -> str | list[str]:
+    """All blocks; of a hybrid those of its encoder, where there are tokens to choose from."""
+    encoder = [p.path for p in s.block_outputs if p.stage is None]
+    return encoder if s.attention_blocks and len(encoder) < len(s.block_outputs) else "blocks"
 
 
 def _kind(s: Subject) -> str:

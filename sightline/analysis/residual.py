@@ -15,9 +15,9 @@ from sightline.analysis.subject import Subject, observed, subject
 from sightline.models.anatomy import Part
 from sightline.models.taps import record
 from sightline.spec import Result
+from sightline.weights.shortcuts import same_sum
 
 MEASURES = ("ratio", "cosine_branch", "cosine_sum")
-CLOSE = 1e-3  # of the largest value: a sum that is further from skip + branch has no skip
 
 
 def skip_against_branch(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b n"]:
@@ -28,10 +28,10 @@ def skip_against_branch(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n
     >>> sl.skip_against_branch(z, torch.tensor([[[0.0, 4.0]]])).flatten().tolist()
     [0.75, 0.0, 0.6]
     """
-    z, f = skip.double(), branch.double()
-    total = z + f
-    size, added, whole = z.norm(dim=-1), f.norm(dim=-1), total.norm(dim=-1)
-    return torch.stack([size / added, (z * f).sum(-1) / (size * added), (z * total).sum(-1) / (size * whole)])
+    z, f = (t if t.dtype == torch.float64 else t.float() for t in (skip, branch))
+    zz, ff, zf = z.square().sum(-1).double(), f.square().sum(-1).double(), (z * f).sum(-1).double()
+    size, added, whole = zz.sqrt(), ff.sqrt(), (zz + 2 * zf + ff).clamp(min=0).sqrt()
+    return torch.stack([size / added, zf / (size * added), (zz + zf) / (size * whole)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def residual_study(
     """Skip against branch at every addition, averaged over pictures: attention and MLP apart, the class token apart.
 
     The branch is taken as it is added: behind norm, LayerScale and stochastic depth, in evaluation mode. Where the
-    shortcut of a ResNet is a convolution, z is what that puts out.
+    shortcut of a ResNet is a convolution, z is what that puts out; where a ReLU follows the addition, it is left out.
 
     >>> found = sl.residual_study(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=8, size=32))
     >>> found.per_token.shape, found.sublayers[:2]
@@ -126,7 +126,7 @@ class Additions:
         skip, branch = self.held.pop(p.skip), self.held.pop(p.branch)
         if path in self.skips:
             self.held[path] = value
-        if not (skip + branch - value).abs().max() <= CLOSE * value.abs().max():
+        if not same_sum(skip[:1], branch[:1], value[:1]):
             self.why[path] = f"{path} is not the sum of skip and branch: this block has no skip connection"
             return
         if not branch.any():

@@ -1,7 +1,7 @@
 """What data, size or fine-tuning change: CKA by block against one reference model (Raghu et al., figures 12, G)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from torch import nn
 from sightline.analysis.choose import Tokens
 from sightline.analysis.cka import cka
 from sightline.analysis.pictures import Data
+from sightline.data.dataset import Dataset
 from sightline.spec import Result
 
 
@@ -83,6 +84,50 @@ def scale_similarity(
         similarity=padded(rows),
         band=padded(bands),
         depth=padded(depths),
+    )
+
+
+def frequency_similarity(
+    model: nn.Module,
+    reference: nn.Module,
+    data: Dataset,
+    counts: Sequence[int],
+    *,
+    groups: int = 3,
+    tokens: Tokens = "all",
+    n: int | None = None,
+    batch: int = 256,
+) -> ScaleSimilarity:
+    """CKA by block with the reference, on the pictures of frequent and of rare classes apart (R85).
+
+    `counts`: how many pictures of each class the model was trained on, `train.counts()` of an imbalanced dataset. The
+    classes are sorted by it and parted into `groups` of equal number. `n` pictures of each group are taken.
+
+    >>> data = sl.dataset("scenes/shape", num=120, size=32)
+    >>> a, b = (sl.build("vit-nano4", depth=2, seed=seed) for seed in (0, 1))
+    >>> found = sl.frequency_similarity(a, b, data, data.imbalanced(10).counts(), groups=2)
+    >>> found.models
+    ('most frequent classes', 'rarest classes')
+    """
+    if data.labels.ndim != 1 or len(counts) != len(data.classes):
+        raise ValueError(f"One count for each of the {len(data.classes)} classes is needed; got {len(counts)}.")
+    if not 1 < groups <= len(counts):
+        raise ValueError(f"{len(counts)} classes are parted into 2 to {len(counts)} groups; got {groups}.")
+    order = np.argsort(-np.asarray(counts), kind="stable")
+    rows = []
+    for part in np.array_split(order, groups):
+        pictures = data.subset(indices=np.flatnonzero(np.isin(data.labels, part)))
+        rows.append(scale_similarity({"": model}, reference, pictures, tokens=tokens, n=n, batch=batch))
+    between = [f"classes, group {i + 1} of {groups}" for i in range(1, groups - 1)]
+    return replace(
+        rows[0],
+        title="Similarity to the reference, by frequency of the class",
+        caption=f"CKA of each block with the reference's, on pictures of {groups} groups of classes by frequency.",
+        how={**rows[0].how, "n": tuple(r.how["n"] for r in rows), "groups": groups},
+        models=("most frequent classes", *between, "rarest classes"),
+        similarity=np.concatenate([r.similarity for r in rows]),
+        band=np.concatenate([r.band for r in rows]),
+        depth=np.concatenate([r.depth for r in rows]),
     )
 
 

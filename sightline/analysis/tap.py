@@ -191,7 +191,9 @@ def _mark(stack: ExitStack, model: nn.Module, modules: list[nn.Module], tap: Wir
             missing = [i for i in range(len(modules)) if i not in tap.seen]
             raise ValueError(
                 f"Expected {len(modules)} attention taps, got {len(tap.seen)}: none in block {missing[0]}. "
-                "The model computes its attention in a way that cannot be watched (compiled, or a kernel of its own)."
+                "The model computes its attention in a way that cannot be watched: compiled, or by a kernel of its own "
+                "(xformers, flash-attn). Turn that off (timm: TIMM_FUSED_ATTN=0; transformers: "
+                'attn_implementation="sdpa"; DINOv2: XFORMERS_DISABLED=1), or load its weights with sl.load.'
             )
 
     for number, module in enumerate(modules):

@@ -177,6 +177,29 @@ def transform(pixels: Pixels, row: int, steps: Plan, *, augment: Augment, spec: 
     return pixels
 
 
+def transform_stack(stack: Pixels, steps: Plan, *, augment: Augment, spec: ImageSpec) -> Tensor | None:
+    """All pictures of one size at once, (b, h, w, 3) to (b, 3, y, x), where only moves, mirrors and holes are asked
+    for: the same bytes as `transform` one by one, several times faster. None where more is asked for."""
+    if augment.crop_area or augment.crop_side or augment.randaugment or any(augment.jitters):
+        return None
+    planes = torch.from_numpy(stack).permute(0, 3, 1, 2)
+    if tuple(planes.shape[2:]) != spec.size:
+        if spec.interpolation == "nearest":
+            return None
+        planes = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
+    height, width = spec.size
+    edge = np.abs(steps.moves).max(0, initial=0)
+    wide = np.pad(planes.numpy(), ((0, 0), (0, 0), (edge[0],) * 2, (edge[1],) * 2), mode="reflect")
+    mirrored = wide[..., ::-1]
+    pixels = np.empty((len(stack), 3, height, width), np.uint8)
+    for row, (y, x) in enumerate((edge - steps.moves).tolist()):
+        pixels[row] = (mirrored if steps.mirror[row] else wide)[row, :, y : y + height, x : x + width]
+    for row in np.flatnonzero(steps.erased[:, 1] > steps.erased[:, 0]).tolist():
+        top, bottom, left, right = (int(v) for v in steps.erased[row])
+        pixels[row, :, top:bottom, left:right] = np.rint(np.multiply(spec.mean, 255))[:, None, None]
+    return torch.from_numpy(pixels)
+
+
 def _mirrored(length: int, move: int) -> NDArray[np.int64]:
     """Rows of a picture that was moved: what comes in is the mirror image of its border."""
     at = np.abs(np.arange(length) - move)

@@ -8,7 +8,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from sightline.data.augment import Augment, Plan, plan, transform
+from sightline.data.augment import Augment, Plan, plan, transform, transform_stack
 from sightline.data.dataset import Dataset
 from sightline.data.draws import Draws, Ints
 from sightline.data.errors import BadImage, TooManyBad
@@ -97,6 +97,12 @@ class Making:
         pictures = self.dataset.pictures(self.indices)
         if isinstance(pictures, np.ndarray) and self._already_fits(pictures.shape[1:3]):
             return to_tensor(pictures)
+        if isinstance(pictures, np.ndarray) and self.train is not None:
+            steps = self._plan([(pictures.shape[2], pictures.shape[1])] * len(pictures), self.draws)
+            assert steps is not None
+            stacked = transform_stack(pictures, steps, augment=self.train, spec=self.spec)
+            if stacked is not None:
+                return stacked
         headers = [opened(picture) for picture in pictures]
         steps = self._plan([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
         images = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)

@@ -23,9 +23,10 @@ def progress(items: Sequence[T], what: str) -> Iterator[T]:
             if bar is None and now - begun > SILENCE and sys.stderr.isatty():
                 bar = Progress(console=Console(stderr=True), transient=True)
                 bar.start()
-                task = bar.add_task(what, total=len(items), completed=number)
+                task = bar.add_task(what, total=len(items) or None, completed=number)
             elif bar is None and now - said > 5 * SILENCE:
-                print(f"{what}: {number:,} of {len(items):,}", file=sys.stderr)
+                of = f" of {len(items):,}" if len(items) else ""  # 0: not known before
+                print(f"{what}: {number:,}{of}", file=sys.stderr)
                 said = now
             if bar is not None and task is not None:
                 bar.update(task, completed=number)

@@ -26,7 +26,7 @@ from sightline.evals.inputs import (
     vectors,
 )
 from sightline.evals.interval import half_width
-from sightline.evals.ridge import L2, SWEEP, Ridge, apply, best_l2, check_l2, sign_targets
+from sightline.evals.ridge import L2, SWEEP, Ridge, apply, best_l2, check_l2
 from sightline.spec import Result
 
 Shot = int | Literal["all"]
@@ -192,9 +192,9 @@ def fit_predict(
         check_l2(l2)
         value = float(l2)
     else:
-        targets = sign_targets(labels, classes)
-        value = best_l2(chosen, targets, sweep_of(l2), ranks=torch.from_numpy(class_ranks(y[rows])))
-    ridge = Ridge.of_classes(chosen, labels, classes)
+        ranks = torch.from_numpy(class_ranks(y[rows]))
+        value = best_l2(chosen, labels, sweep_of(l2), classes=classes, ranks=ranks)
+    ridge = Ridge.of_labels(chosen, labels, classes)
     weights = ridge.solve(value)
     return torch.cat([s.argmax(1) for s in apply(test, weights, ridge.scaling)]).numpy(), value
 

@@ -13,7 +13,7 @@ from sightline.evals import logistic
 from sightline.evals.extracted import Extracted
 from sightline.evals.fewshot import Penalty, class_ranks, sweep_of
 from sightline.evals.inputs import aligned, check_finite, checked_train, same_width, vectors
-from sightline.evals.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2, sign_targets
+from sightline.evals.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2
 
 Data = Extracted | ArrayLike | Tensor
 TRAIN_ROWS, TEST_ROWS = 16_384, 1024  # of a block of similarities: 128 MB
@@ -101,17 +101,17 @@ class LinearProbe(_Probe):
         train = as_extracted(features, labels)
         x = checked_train(train)
         y = torch.from_numpy(train.labels)
-        targets = sign_targets(y, len(train.classes))
+        classes, ranks = len(train.classes), ranks_of(train.labels)
         sweep = (float(self.l2),) if isinstance(self.l2, int | float) else sweep_of(self.l2)
         if self.method == "ridge":
-            self.l2_ = best_l2(x, targets, sweep, ranks=ranks_of(train.labels))
-            solved = Ridge.of(x, targets)
+            self.l2_ = best_l2(x, y, sweep, classes=classes, ranks=ranks)
+            solved = Ridge.of_labels(x, y, classes)
             self.weights, self.scaling = solved.solve(self.l2_), solved.scaling
         else:
             sweep = logistic.SWEEP if sweep == SWEEP else sweep
-            self.l2_ = logistic.best_l2(x, y, sweep, classes=len(train.classes), ranks=ranks_of(train.labels))
+            self.l2_ = logistic.best_l2(x, y, sweep, classes=classes, ranks=ranks)
             self.scaling = Scaling.of(x)
-            self.weights = logistic.solve(self.scaling(x), y, classes=len(train.classes), l2=self.l2_)
+            self.weights = logistic.solve(self.scaling(x), y, classes=classes, l2=self.l2_)
         self.train = train.take(slice(0))  # its classes and kind of labels, without its rows
         return self
 

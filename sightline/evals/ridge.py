@@ -86,20 +86,22 @@ class Ridge:
         return cls(scaling, None, basis.mT @ right, basis, values.clamp(min=0))
 
     @classmethod
-    def of_classes(cls, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> "Ridge":
-        """The same for targets that are +1 at one class and -1 elsewhere: then X'Y is twice the sums of each class's
-        rows less the sum of all, and the table of targets need not be."""
+    def of_labels(cls, features: Float[Tensor, "n d"], labels: Tensor, classes: int) -> "Ridge":
+        """The same for targets that are +1 at the class (or classes) of a row and -1 elsewhere, without the table of
+        them: X'Y is twice the sums of each class's rows less the sum of all."""
         if len(features) < features.shape[1] + 1:
             return cls.of(features, sign_targets(labels, classes))
         scaling = Scaling.of(features)
         sums = torch.zeros(classes, features.shape[1] + 1, dtype=torch.float64)
+        whole = torch.zeros(features.shape[1] + 1, dtype=torch.float64)
 
         def note(start: int, rows: Tensor) -> None:
-            sums.index_add_(0, labels[start : start + ROWS], rows)
+            here = labels[start : start + ROWS]
+            whole.add_(rows.sum(0))
+            sums.index_add_(0, here, rows) if here.ndim == 1 else sums.addmm_(here.double().mT, rows)
 
         values, basis = eigh(_gram(features, scaling, note))
-        right = basis.mT @ (2 * sums - sums.sum(0)).mT
-        return cls(scaling, None, right, basis, values.clamp(min=0))
+        return cls(scaling, None, basis.mT @ (2 * sums - whole).mT, basis, values.clamp(min=0))
 
     def solve(self, l2: float) -> Float[Tensor, "e k"]:
         """The weights, constant feature last."""
@@ -143,7 +145,7 @@ def apply(features: Tensor, weights: Float[Tensor, "e k"], scaling: Scaling) -> 
 
 
 def best_l2(
-    features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], sweep: tuple[float, ...], *, ranks: Int[Tensor, " n"]
+    features: Float[Tensor, "n d"], labels: Tensor, sweep: tuple[float, ...], *, classes: int, ranks: Int[Tensor, " n"]
 ) -> float:
     """The l2 that does best on held-out rows: row i is held out in part ranks[i] mod 5 (or fewer parts).
 
@@ -157,28 +159,27 @@ def best_l2(
     parts = min(PARTS, int(ranks.max()) + 1)
     if len(sweep) == 1 or parts == 1:
         return usual[0]
-    single = bool(((targets > 0).sum(1) == 1).all())
+    if labels.ndim == 2 and all(bool((rows.sum(1) == 1).all()) for rows in labels.split(ROWS)):
+        labels = torch.cat([rows.int().argmax(1) for rows in labels.split(ROWS)])
     good = dict.fromkeys(usual, 0.0)
     for part in range(parts):
         out = ranks % parts == part
-        ridge = Ridge.of(features[~out], targets[~out])
+        ridge = Ridge.of_labels(features[~out], labels[~out], classes)
         for l2 in usual:
-            good[l2] += _goodness(features[out], targets[out], ridge, l2, single=single)
+            good[l2] += _goodness(features[out], labels[out], ridge, l2)
     return max(usual, key=lambda l2: good[l2])
 
 
-def _goodness(
-    features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], ridge: Ridge, l2: float, *, single: bool
-) -> float:
-    """Rows that are classified rightly, or minus the squared error."""
+def _goodness(features: Float[Tensor, "n d"], labels: Tensor, ridge: Ridge, l2: float) -> float:
+    """Rows that are classified rightly, or minus the squared error; targets are made a few thousand rows at a time."""
     total, at = 0.0, 0
     for scores in apply(features, ridge.solve(l2), ridge.scaling):
-        here = targets[at : at + len(scores)]
+        here = labels[at : at + len(scores)]
         at += len(scores)
-        if single:
-            total += float((here.gather(1, scores.argmax(1, keepdim=True)) > 0).sum())
+        if labels.ndim == 1:
+            total += float((scores.argmax(1) == here).sum())
         else:
-            total -= (scores - here).square().sum().item()
+            total -= (scores - sign_targets(here, scores.shape[1])).square().sum().item()
     return total
 
 

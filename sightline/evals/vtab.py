@@ -15,7 +15,7 @@ from sightline.data.suites import SuiteTask, suite
 from sightline.evals.extract import described, extract
 from sightline.evals.fewshot import sweep_of
 from sightline.evals.inputs import checked_train, vectors
-from sightline.evals.ridge import Ridge, apply, sign_targets
+from sightline.evals.ridge import Ridge, apply
 from sightline.spec import Result
 
 Fit = Callable[[Any, SuiteTask, dict[str, Dataset]], float]
@@ -144,13 +144,13 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
         )
         x, v, z = checked_train(train), vectors(val), vectors(test)
         y, w = torch.from_numpy(train.labels), torch.from_numpy(val.labels)
-        ridge = Ridge.of(x, sign_targets(y, task.classes))
+        ridge = Ridge.of_labels(x, y, task.classes)
         right = {
             value: int((torch.cat([*apply(v, ridge.solve(value), ridge.scaling)]).argmax(1) == w).sum())
             for value in sweep_of(l2)
         }
         best = max(right, key=lambda value: right[value])
-        final = Ridge.of(torch.cat([x, v]), sign_targets(torch.cat([y, w]), task.classes))
+        final = Ridge.of_labels(torch.cat([x, v]), torch.cat([y, w]), task.classes)
         guesses = torch.cat([s.argmax(1) for s in apply(z, final.solve(best), final.scaling)])
         return float((guesses.numpy() == test.labels).mean())
 

@@ -28,6 +28,7 @@ def adopt(module: nn.Module, image: ImageSpec | None = None) -> Adopted:
         return module
     if isinstance(module, ViT | BiT):
         raise WeightsError(f"A {type(module).__name__} of Sightline needs no adoption: use it as it is.")
+    refuse_windows(module)
     training = module.training
     module.eval()
     try:
@@ -36,3 +37,17 @@ def adopt(module: nn.Module, image: ImageSpec | None = None) -> Adopted:
             return kind.take(module, image)
     finally:
         module.train(training)
+
+
+def refuse_windows(module: nn.Module) -> None:
+    """Attention within windows (Swin, MaxViT, ViTDet): its probabilities are no map over the picture's patches."""
+    if "beit" in type(module).__name__.lower():  # it calls its whole grid a window
+        return
+    for path, part in module.named_modules():
+        window = getattr(part, "window_size", None)
+        if window and any(hasattr(part, name) for name in ("qkv", "query", "q_proj", "relative_position_bias_table")):
+            raise WeightsError(
+                f"A {type(module).__name__} cannot be adopted: {path or 'it'} attends within windows of {window}, and "
+                "what is measured here (distance, rollout, tokens by place) needs attention over all patches. "
+                "Take a ViT or a CNN; of a Swin, sl.record gives any module's output as it is."
+            )

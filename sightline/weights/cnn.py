@@ -13,6 +13,7 @@ from sightline.spec import Features, ImageSpec
 from sightline.weights.adopted import Adopted, Facts, Hook, first_logits, wired
 from sightline.weights.prepared import library, size_of, spec_of
 from sightline.weights.report import WeightsError
+from sightline.weights.shortcuts import Shortcut, Shortcuts, find
 
 UNIT = re.compile(r"Bottleneck|Block|Unit|Layer|Residual|Inception")  # names of units outside a row of modules
 NOT_A_UNIT = re.compile(r"Squeeze|^SE|ECA|Pool|Norm(Act\w*|2d)?$|Activation$")  # gates have convolutions, too
@@ -42,8 +43,11 @@ def watch(module: nn.Module, x: Tensor) -> tuple[list[Seen], Tensor]:
 class AdoptedCNN(Adopted):
     """A CNN of another library."""
 
-    def __init__(self, inner: nn.Module, last: nn.Module, classifier: nn.Module | None, **about: Any):
+    def __init__(
+        self, inner: nn.Module, last: nn.Module, classifier: nn.Module | None, added: list[Shortcut], **about: Any
+    ):
         super().__init__(inner, **about)
+        self.units = nn.ModuleList(Shortcuts(a) for a in added)
         object.__setattr__(self, "last", last)  # looked at, not owned: `inner` owns them
         object.__setattr__(self, "classifier", classifier)
 
@@ -86,10 +90,14 @@ class AdoptedCNN(Adopted):
             channels=channels,
             grid=(last.shape[2], last.shape[3]),
         )
-        parts = tuple(_parts(maps, units, config.classes))
-        return cls(
-            module, last.module, classifier, config=config, image=image or spec_of(module, size, channels), parts=parts
-        )
+        random = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+        added = find(module, [u.module for u in units], random)
+        parts = tuple(_parts(maps, units, config.classes, list(added)))
+        spec = image or spec_of(module, size, channels)
+        return cls(module, last.module, classifier, list(added.values()), config=config, image=spec, parts=parts)
+
+    def wires(self) -> list[Hook]:
+        return [hook for unit in self.units for hook in unit.wires()]  # type: ignore[operator]
 
     def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
         return self.last, "out"  # type: ignore[return-value]
@@ -128,7 +136,7 @@ def _rows(module: nn.Module) -> bool:
     return any(_rich(child) for row in inside for child in row.children()) or any(_rich(m) for m in named)
 
 
-def _parts(maps: list[Seen], units: list[Seen], classes: int) -> Iterator[Part]:
+def _parts(maps: list[Seen], units: list[Seen], classes: int, added: list[nn.Module]) -> Iterator[Part]:
     first = next(s for s in maps if isinstance(s.module, nn.Conv2d))
     yield Part(path=f"inner.{first.path}", kind="embed", layout="map")
     places = {s.path: i for i, s in enumerate(units)}
@@ -140,6 +148,8 @@ def _parts(maps: list[Seen], units: list[Seen], classes: int) -> Iterator[Part]:
         if here is not None:
             about |= {"stage": heights.index(units[here].shape[2]), "sublayer": "convolution"}
         if s.path in places:
+            taps = f"units.{added.index(s.module)}." if s.module in added else None
+            about |= {"skip": f"{taps}skip", "branch": f"{taps}branch"} if taps else {}
             yield Part(kind="sum", **about)
         elif s is not first and isinstance(s.module, nn.Conv2d) and s.shape[2] * s.shape[3] > 1:
             yield Part(kind="conv", **about)

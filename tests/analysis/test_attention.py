@@ -187,6 +187,22 @@ def test_missing_taps_are_an_error():
         sl.attention_distance(sl.build("bit-nano"), torch.rand(2, 3, 32, 32))
 
 
+def test_a_kernel_of_its_own_is_named(monkeypatch):
+    """As xformers does it: neither torch's fused kernel nor a softmax is called, so that nothing can be seen."""
+    model = timm_model()
+
+    def alone(self, x, *args, **kwargs):
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        weights = ((q * self.scale) @ k.mT).exp()
+        y = (weights / weights.sum(-1, keepdim=True)) @ v
+        return self.proj(y.transpose(1, 2).reshape(b, n, c))
+
+    monkeypatch.setattr(type(model.blocks[0].attn), "forward", alone)
+    with pytest.raises(ValueError, match=r"Expected 3 attention taps, got 0.*xformers"):
+        sl.attention_distance(sl.adopt(model, image=sl.ImageSpec(size=(32, 32))), torch.rand(2, 3, 32, 32))
+
+
 @given(seed=st.integers(0, 100), layers=st.integers(1, 4), heads=st.integers(1, 3), n=st.integers(1, 6))
 def test_rollout_rows_sum_to_one(seed, layers, heads, n):
     torch.manual_seed(seed)

@@ -52,3 +52,11 @@ def test_the_own_patch_stands_out_behind_the_addition(deit, photographs):
         sl.receptive_field(deit, photographs, layers=layers, side=side, n=12) for side in ("after", "before")
     )
     assert (after.own > 1.3 * before.own).all()
+
+
+def test_maps_that_follow_a_class_lie_on_the_object(deit):
+    scenes = sl.dataset("scenes/shape", split="test", num=64, size=224)  # V14: by gradient, not by rollout alone
+    found = sl.object_focus(deit, scenes, n=24, methods=["gradient_rollout", "rollout"])
+    mean, half = found.gain("gradient_rollout")
+    assert mean > half
+    assert mean > found.gain("rollout")[0]

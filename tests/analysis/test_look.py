@@ -12,7 +12,7 @@ from tests import peers
 
 @pytest.fixture(scope="module")
 def data():
-    return sl.dataset("scenes/objects", split="test", num=24, size=32)
+    return sl.dataset("scenes/shape", split="test", num=24, size=32)
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,15 @@ def test_look_at_a_vit_and_again(vit, data, tmp_path):
 
 
 def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
-    rows = {row.name: row for row in sl.look(cnn, data, tmp_path, n=8)}
+    rows = {row.name: row for row in sl.look(cnn, data, tmp_path, n=16)}
     apart = {name for name, row in rows.items() if row.state == "does not apply"}
-    rollouts = {"rollout", "rollout-identity", "rollout-gradient"}
+    rollouts = {
+        "rollout",
+        "rollout-identity",
+        "rollout-gradient",
+        "attribution-rollout",
+        "attribution-rollout-gradient",
+    }
     assert apart == rollouts | {"attention-distance", "attention-maps", "gaze", "what-if", "positions"}
     assert all(rows[name].why for name in apart)
     assert all(row.state == "done" for name, row in rows.items() if name not in apart)
@@ -63,6 +69,35 @@ def test_compare(vit, cnn, data, tmp_path):
     assert other == {"cka": "done", "head-subsets": "does not apply"}
 
 
+def test_probes_and_masks_where_the_pictures_have_them(vit, tmp_path):
+    only = ["probes", "token-probes", "object-focus"]
+    shapes = sl.dataset("scenes/shape", split="test", num=40, size=32)
+    found = {row.name: row for row in sl.look(vit, shapes, tmp_path / "a", n=40, only=only)}
+    assert {row.state for row in found.values()} == {"done"}
+    probes = sl.Result.load(tmp_path / "a/probes.npz")
+    assert probes.accuracy.shape == (3, 2)
+    assert 15 < probes.how["n"] < 21  # half of the pictures, but for classes of which there is one
+    plain = sl.Arrays(np.stack([shapes[i][0] for i in range(8)]), np.zeros(8, np.int64))
+    why = {row.name: row.why for row in sl.look(vit, plain, tmp_path / "b", only=only)}
+    assert "hold 1 classes" in why["probes"]
+    assert "no masks" in why["object-focus"]
+    several = sl.Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.eye(8, 3) > 0)
+    assert "several labels" in sl.look(vit, several, tmp_path / "c", only=["probes"])[0].why
+    counting = sl.dataset("scenes/count", split="test", num=8, size=32)
+    assert "one object" in sl.look(vit, counting, tmp_path / "d", only=["object-focus"])[0].why
+
+
+def test_comparing_twins(tmp_path):
+    data = sl.dataset("scenes/shape", split="test", num=48, size=32)
+    twins = [peers.fill(sl.build("vit-nano4", patch=16, depth=2, classes=8, pool=p), std=0.1) for p in ("gap", "cls")]
+    rows = sl.compare(*twins, data, tmp_path, n=48, only=["pooling-twins", "probes"])
+    assert set(states(rows).values()) == {"done"}, rows
+    found = sl.Result.load(tmp_path / "pooling-twins.npz")
+    assert found.curves[0] == "CLS; class token"  # whichever came first
+    apart = states(sl.compare(twins[0], twins[0], data, tmp_path / "same", only=["pooling-twins", "probes"]))
+    assert apart == {"probes": "done", "pooling-twins": "does not apply"}
+
+
 def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
     model = peers.fill(sl.build("vit-nano4", classes=5, depth=2), std=0.1)
     model.blocks[1].attn.forward = lambda x, rows=None: x  # attends to nothing
@@ -74,7 +109,7 @@ def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
 
 def test_other_libraries(data, tmp_path):
     timm = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=5)
-    rows = sl.look(peers.fill(timm, std=0.1), data, tmp_path / "a", n=8)
+    rows = sl.look(peers.fill(timm, std=0.1), data, tmp_path / "a", n=16)
     assert set(states(rows).values()) == {"done"}, rows
     resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(64, 64)))
     rows = sl.look(resnet, data, tmp_path / "b", n=8)

@@ -48,3 +48,11 @@ def test_maps_of_tokens(parts):
     assert sl.token_probes(sl.build("bit-nano"), *parts, layers="blocks", shots=3).layers
     with pytest.raises(ValueError, match="blocks 0 to 1 only"):
         sl.token_probes(model, *parts, layers=(7,))
+
+
+def test_a_hybrid_is_probed_in_its_encoder():
+    train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
+    model = sl.build("r8-vit-nano4", classes=10, depth=2)
+    found = sl.layer_probes(model, train, test, shots=2)
+    assert found.curves[0] == "model; class token"
+    assert found.accuracy.shape == (3, 2)

@@ -13,8 +13,10 @@ def test_a_scaled_branch_scales_the_ratio(factor):
     """Norm ratio of a branch scaled by a is ratio / a."""
     z, f = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     one, other = sl.skip_against_branch(z, f), sl.skip_against_branch(z, factor * f)
-    torch.testing.assert_close(other[0] * factor, one[0])
-    torch.testing.assert_close(other[1], one[1])
+    torch.testing.assert_close(other[0] * factor, one[0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(other[1], one[1], rtol=0, atol=1e-6)
+    total = torch.cosine_similarity(z.double(), (z + factor * f).double(), dim=-1)
+    torch.testing.assert_close(other[2], total, rtol=0, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +69,52 @@ def test_other_libraries(images):
     found = sl.residual_study(model, images)
     assert found.per_token.shape == (3, 4, 17)
     assert np.isfinite(found.per_token).all()
-    net = peers.torchvision.models.resnet18(num_classes=5)
+    net = peers.torchvision.models.vgg11(num_classes=5)
     with pytest.raises(ValueError, match="does not say what is added"):
         sl.residual_study(sl.adopt(net, image=sl.ImageSpec(size=(32, 32))), images)
+
+
+RESNETS = {
+    "torchvision, ReLU behind the sum": lambda: peers.torchvision.models.resnet18(num_classes=5),
+    "timm, bottlenecks that start at zero": lambda: peers.timm.create_model("resnet26", num_classes=5),
+    "timm, before activation": lambda: peers.timm.create_model("resnetv2_50x1_bit", num_classes=5),
+    "torchvision, layer scale": lambda: peers.torchvision.models.convnext_tiny(num_classes=5),
+    "transformers": lambda: peers.transformers.ResNetForImageClassification(
+        peers.transformers.ResNetConfig(depths=[1, 2], hidden_sizes=[32, 64], layer_type="basic", num_labels=5)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESNETS)
+def test_skips_of_adopted_cnns(name, images):
+    """Every unit is known to add, what is recorded adds up to what the unit puts out, and nothing is changed."""
+    net = RESNETS[name]().eval()
+    model = sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))
+    peers.fill(net, std=0.1)
+    sums = [p for p in sl.anatomy(model) if p.kind == "sum"]
+    assert len(sums) == model.config.depth
+    assert all(p.skip and p.branch for p in sums)
+    with torch.no_grad(), sl.record(model, *(q for p in sums for q in (p.skip, p.branch, p.path))) as tape:
+        model(images)
+    for p in sums:
+        total = tape[p.skip] + tape[p.branch]
+        want = total.clamp(min=0) if (tape[p.path] >= 0).all() else total
+        torch.testing.assert_close(tape[p.path], want)
+    found = sl.residual_study(model, images)
+    assert np.isfinite(found.ratio).all()
+    first = tape[sums[0].skip].flatten(2).norm(dim=1) / tape[sums[0].branch].flatten(2).norm(dim=1)
+    assert found.ratio[0] == pytest.approx(first.double().mean().item(), rel=1e-5)
+    field = sl.receptive_field(model, images, side="before", n=2, probes=1)
+    assert field.names[0] == "units.0.branch"
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_adopting_changes_no_weight():
+    net = peers.timm.create_model("resnet26", num_classes=5)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    assert not before["layer1.0.bn2.weight"].any() or not before["layer1.0.bn3.weight"].any()  # starts at zero
+    sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
 
 
 def test_a_block_without_skips_has_no_ratio(images):

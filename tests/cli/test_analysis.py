@@ -38,6 +38,24 @@ def test_compare(capsys, tmp_path):
     assert (tmp_path / "cka-pooled.npz").exists()
 
 
+def test_exit_1_where_one_of_them_failed_and_0_once_it_is_done(capsys, tmp_path, monkeypatch):
+    from sightline.analysis import catalogue
+
+    def broken(task):
+        raise ValueError("the disk is gone")
+
+    whole = catalogue.LOOK["residual"]
+    base = ("look", "vit-nano4", "scenes/shape", "--out", str(tmp_path), "--num", "8", "--only", "residual,positions")
+    with monkeypatch.context() as patch:
+        patch.setitem(catalogue.LOOK, "residual", catalogue.Analysis(broken, whole.refuses))
+        code, out, _ = run(capsys, *base, "--json")
+    assert code == 1
+    assert {r["name"]: r["state"] for r in json.loads(out)} == {"residual": "failed", "positions": "done"}
+    code, out, _ = run(capsys, *base, "--json")
+    assert code == 0
+    assert {r["name"]: r["state"] for r in json.loads(out)} == {"residual": "done", "positions": "kept"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -174,3 +174,28 @@ def test_erased_is_zero_for_the_model():
 def test_settings_that_make_no_sense_are_refused(bad):
     with pytest.raises(ValueError, match=r"^Augment\("):
         sl.Augment(**bad)
+
+
+@given(
+    size=st.sampled_from([16, 20, 32]),
+    shift=st.sampled_from([0.0, 0.125, 0.5]),
+    flip=st.booleans(),
+    erase=st.sampled_from([0.0, 0.7]),
+    seed=st.integers(0, 10),
+)
+@settings(max_examples=25)
+def test_pictures_in_a_stack_become_the_same_bytes_as_one_by_one(size, shift, flip, erase, seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
+    together = sl.Arrays(pixels, np.arange(12) % 3)
+
+    class OneByOne(sl.Arrays):
+        def pictures(self, indices):
+            return list(super().pictures(indices))
+
+    augment = sl.Augment(crop_area=None, shift=shift, flip=flip, erase=erase)
+    spec = sl.ImageSpec(size=(size, size), interpolation="bilinear")
+    a, b = (
+        next(iter(d.batches(spec, batch=12, train=augment, seed=seed, device=None)))[0]
+        for d in (together, OneByOne(pixels, np.arange(12) % 3))
+    )
+    assert torch.equal(a, b)

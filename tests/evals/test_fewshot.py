@@ -34,7 +34,7 @@ def test_e16_ridge_equals_a_float64_solve_and_primal_equals_dual(n, d, k, power,
     for dual in (None, False, True):
         weights = Ridge.of(torch.from_numpy(x), targets, dual=dual).solve(2.0**power)
         assert np.abs(weights.numpy() - expected).max() < 1e-8
-    weights = Ridge.of_classes(torch.from_numpy(x), torch.from_numpy(y), k).solve(2.0**power)
+    weights = Ridge.of_labels(torch.from_numpy(x), torch.from_numpy(y), k).solve(2.0**power)
     assert np.abs(weights.numpy() - expected).max() < 1e-8
 
 
@@ -84,9 +84,26 @@ def test_the_best_l2_is_the_one_that_brute_force_finds():
             weights, mean, std = reference(x[~out], y[~out], 3, l2)
             scores = np.concatenate([(x[out] - mean) / std, np.full((out.sum(), 1), 100.0)], 1) @ weights
             right[l2] += (scores.argmax(1) == y[out]).sum()
-    targets = sign_targets(torch.from_numpy(y), 3)
-    found = best_l2(torch.from_numpy(x), targets, sweep, ranks=torch.from_numpy(ranks))
+    given = {"classes": 3, "ranks": torch.from_numpy(ranks)}
+    found = best_l2(torch.from_numpy(x), torch.from_numpy(y), sweep, **given)
     assert right[found] == max(right.values())
+    table = torch.nn.functional.one_hot(torch.from_numpy(y), 3).bool()  # one label each, written as several
+    assert best_l2(torch.from_numpy(x), table, sweep, **given) == found
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_without_a_table_of_targets(several):
+    """The same weights as from the table, and memory that does not hold it: 5,000 rows of 400 classes are 16 MB."""
+    x = torch.randn(5000, 8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(5000) % 400
+    if several:
+        y = torch.rand(5000, 400, generator=torch.Generator().manual_seed(1)) < 0.01
+    want = Ridge.of(x, sign_targets(y, 400)).solve(32.0)
+    torch.testing.assert_close(Ridge.of_labels(x, y, 400).solve(32.0), want)
+    with torch.profiler.profile(profile_memory=True) as seen:
+        sl.LinearProbe(l2=(1.0, 32.0)).fit(x, y)
+    largest = max(event.cpu_memory_usage for event in seen.events() if not event.cpu_children)
+    assert largest < 4096 * 400 * 8 + 1  # a piece of rows at most
 
 
 def test_rules_for_what_cannot_be_measured():
@@ -179,7 +196,8 @@ def test_deit_tiny_on_pets():
     spec = sl.ImageSpec(size=(224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875)
     model = sl.load(SHARED / "deit_tiny_patch16_224_in1k.npz", image=spec)
     both = [sl.extract(model, sl.dataset(SHARED / "pets", split=s), tokens="cls", batch=37) for s in ("train", "test")]
-    few = sl.fewshot(*both, shots=(5, 10, 20))
-    assert few.mean[0] == pytest.approx(0.83, abs=0.025)
-    assert few.mean[1] == pytest.approx(0.86, abs=0.015)
+    few = sl.fewshot(*both, shots=(5, 10, 20), seeds=10)
+    for i, (measured, expected) in enumerate(((0.8373, 0.83), (0.8549, 0.86))):  # docs/measuring.md; what was asked for
+        assert few.mean[i] == pytest.approx(measured, abs=0.003)  # one picture of 370
+        assert abs(few.mean[i] - expected) <= few.summary()[f"{(5, 10)[i]}-shot ±"] + 1e-3  # within the 95 % interval
     assert abs(few.mean[2] * 370 - 321) <= 1

@@ -14,6 +14,7 @@ CNNS = {
     "torchvision convnext": (lambda: TV.convnext_tiny(num_classes=7), None, 18),
     "torchvision efficientnet": (lambda: TV.efficientnet_b0(num_classes=7), None, 16),
     "torchvision vgg": (lambda: TV.vgg11(num_classes=7), None, 8),
+    "torchvision densenet": (lambda: TV.densenet121(num_classes=7), None, 58),
     "timm resnet": (lambda: timm.create_model("resnet26", num_classes=7), None, 8),
     "timm regnet": (lambda: timm.create_model("regnety_002", num_classes=7), None, 13),
     "timm bit": (lambda: timm.create_model("resnetv2_50x1_bit", num_classes=7), None, 16),
@@ -115,7 +116,14 @@ def test_preprocessing_comes_from_the_library_or_the_user():
 
 REFUSED = {
     "a Linear": (lambda: nn.Linear(3, 3), "neither attention blocks nor convolutions"),
-    "swin": (lambda: TV.swin_t(), "lacks a patch embedding"),
+    "swin": (lambda: TV.swin_t(), "attends within windows of"),
+    "swin of timm": (lambda: timm.create_model("swin_tiny_patch4_window7_224"), "attends within windows of"),
+    "swin of transformers": (
+        lambda: transformers.SwinForImageClassification(
+            transformers.SwinConfig(depths=[1, 1], num_heads=[2, 4], embed_dim=32)
+        ),
+        "attends within windows of",
+    ),
     "mixer": (lambda: timm.create_model("mixer_s32_224"), "still works on tokens"),
     "cait": (lambda: timm.create_model("cait_xxs24_224"), "not that of a pre-norm ViT"),
     "ours": (lambda: sl.build("vit-nano4"), "needs no adoption"),

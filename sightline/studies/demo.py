@@ -1,0 +1,196 @@
+"""The demo: small models of all families trained, measured and looked at, on one kind of data, in a few minutes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.analysis.catalogue import COMPARE
+from sightline.analysis.look import compare, look
+from sightline.data.arrays import Arrays
+from sightline.data.dataset import Dataset
+from sightline.data.source import dataset
+from sightline.evals.accuracy import Classification, evaluate
+from sightline.evals.extract import extract
+from sightline.evals.fewshot import fewshot
+from sightline.models.build import Model, build
+from sightline.models.cost import cost
+from sightline.models.hybrid import Hybrid
+from sightline.models.vit import ViT
+from sightline.spec import Result
+from sightline.training.fit import fit
+from sightline.training.laptop import laptop_bit, laptop_vit
+from sightline.training.recipe import Recipe
+from sightline.training.run import Run
+from sightline.weights.load import load
+
+SIZE, HIGH, BATCH = 32, 48, 128
+STEPS = 50  # of each model, per minute of the demo: about half of its time on two cores
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ViT": ("vit-nano4", {}),
+    "ViT-GAP": ("vit-nano4", {"pool": "gap"}),
+    "BiT": ("bit-nano", {}),
+    "hybrid": ("r8-vit-nano4", {}),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that the demo does, and what came of it."""
+
+    what: str
+    results: tuple[Path, ...] = ()
+    row: dict[str, Any] | None = None  # of the table of models
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Everything in a folder; whatever is there already is not done again.
+
+    >>> list(sl.Demo(out="demo", minutes=10).models)
+    ['ViT', 'ViT-GAP', 'BiT', 'hybrid']
+    """
+
+    out: str | Path = "demo"
+    data: str = "scenes/shape"
+    minutes: float = 10.0
+    seed: int = 0
+    models: tuple[str, ...] = tuple(MODELS)
+
+    def __post_init__(self) -> None:
+        if self.minutes <= 0:
+            raise ValueError(f"--minutes is a number above 0; got {self.minutes}.")
+        if unknown := [m for m in self.models if m not in MODELS]:
+            raise ValueError(f"The demo trains {', '.join(MODELS)}; got {unknown[0]}.")
+
+    @property
+    def path(self) -> Path:
+        """One folder for each set of settings, so that another demo never meets this one's runs."""
+        return Path(self.out) / f"{self.data.replace('/', '-')}-{self.minutes:g}-{self.seed}"
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of each model."""
+        return max(2, round(STEPS * self.minutes))
+
+    def run(self, say: Callable[[str], None] = print) -> Iterator[Step]:
+        """Do it, step by step; `say` hears what comes next."""
+        train, test = self.pictures("train"), self.pictures("test")
+        trained: dict[str, Model] = {}
+        for name in self.models:
+            say(f"{name}: training {MODELS[name][0]} for {self.steps} steps of {BATCH}")
+            run = self.train(name, train)
+            trained[name] = run.model
+            yield self.measured(name, run, train, test)
+        say(f"{self.models[0]}: fine-tuning at {HIGH} px what was trained at {SIZE}")
+        yield self.tuned(trained[self.models[0]])
+        n = max(16, min(256, round(12.8 * self.minutes)))
+        for name, model in trained.items():
+            say(f"{name}: looking at it, every analysis that applies, {n} pictures")
+            place = self.path / "look" / name
+            rows = look(model, test, place, n=n, seed=self.seed, name=name)
+            yield Step(f"look at {name}", tuple(place / r.path for r in rows if r.path))
+        for a, b in self.pairs():
+            say(f"{a} and {b}: side by side")
+            place = self.path / "compare" / f"{a}-{b}"
+            models = (trained[a], trained[b])
+            some = tuple(COMPARE)  # what is of one model alone, look has done
+            rows = compare(*models, test, place, only=some, n=n, seed=self.seed, names=(a, b))
+            yield Step(f"compare {a} and {b}", tuple(place / r.path for r in rows if r.path))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The ViT beside each other model."""
+        first, *others = self.models
+        return [(first, other) for other in others]
+
+    def pictures(self, split: str, size: int = SIZE) -> Dataset:
+        """Scenes drawn once and kept in memory for training; what has masks stays what it is for looking."""
+        if not self.data.startswith("scenes/"):
+            return dataset(self.data, split=split)
+        num = {"train": max(512, round(2000 * self.minutes)), "test": max(256, round(100 * self.minutes))}[split]
+        drawn = dataset(self.data, split=split, num=num, size=size)
+        return drawn if split == "test" else in_memory(drawn)
+
+    def recipe(self, name: str) -> Recipe:
+        family = laptop_bit if name == "BiT" else laptop_vit
+        short = replace(family(self.data), epochs=None, steps=self.steps, batch=BATCH, seed=self.seed, repeat=True)
+        return replace(short, log_every=max(1, self.steps // 50))
+
+    def train(self, name: str, train: Dataset) -> Run:
+        variant, changes = MODELS[name]
+        model = build(variant, classes=len(train.classes), size=SIZE, seed=self.seed, **changes)
+        part, val = train.split(0.95, seed=self.seed)
+        return fit(model, part, self.recipe(name), val=val, out=self.path / "runs" / name)
+
+    def measured(self, name: str, run: Run, train: Dataset, test: Dataset) -> Step:
+        """Accuracy on the test data, few-shot accuracy of the features, the curves."""
+        place, model = self.path / "measure" / name, run.model
+        known = train.sample(min(len(train), 2000), seed=self.seed)
+        scored = kept(place / "accuracy.npz", lambda: evaluate(model, test), name, model)
+        few = kept(
+            place / "fewshot.npz",
+            lambda: fewshot(extract(model, known), extract(model, test), shots=(1, 5, 10), seeds=5),
+            name,
+            model,
+        )
+        kept(place / "curves.npz", run.curves, name, model)
+        spent, low, high = cost(model), *interval(scored)
+        row = {
+            "model": name,
+            "parameters": spent.parameters,
+            "MMAC": round(spent.macs / 1e6, 1),
+            "test accuracy": round(float(scored.summary()["top-1"]), 4),
+            "95 %": f"{low:.3f} to {high:.3f}",
+            "10-shot": round(float(few.summary()["10-shot"]), 4),
+        }
+        return Step(f"train {name}", tuple(sorted(place.glob("*.npz"))), row)
+
+    def tuned(self, model: Model) -> Step:
+        """Fine-tuned at a higher resolution with the position embeddings resampled, against none of it (V6)."""
+        name = self.models[0]
+        train, test = self.pictures("train", HIGH), self.pictures("test", HIGH)
+        part, val = train.split(0.95, seed=self.seed)
+        recipe = replace(self.recipe(name), steps=max(2, self.steps // 5), lr=2e-4, size=HIGH)
+        high = load(self.path / "runs" / name, size=HIGH)
+        run = fit(high, part, recipe, val=val, out=self.path / "runs" / f"{name}-{HIGH}")
+        title = f"{name} at {HIGH} px"
+        place = self.path / "measure" / f"{name}-{HIGH}"
+        scored = kept(place / "accuracy.npz", lambda: evaluate(run.model, test), title, run.model)
+        low, high_end = interval(scored)
+        row = {
+            "model": title,
+            "parameters": cost(run.model).parameters,
+            "MMAC": round(cost(run.model).macs / 1e6, 1),
+            "test accuracy": round(float(scored.summary()["top-1"]), 4),
+            "95 %": f"{low:.3f} to {high_end:.3f}",
+            "10-shot": None,
+        }
+        return Step(f"fine-tune {name} at {HIGH} px", (place / "accuracy.npz",), row)
+
+
+def in_memory(data: Dataset) -> Arrays:
+    """Drawn once, used often."""
+    pixels = np.asarray(data.pictures(np.arange(len(data))))
+    return Arrays(pixels, data.labels, classes=data.classes, name=data.name)
+
+
+def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
+    """A result from disk, or made and put there; it says of which model it is."""
+    if path.exists():
+        return Result.load(path)
+    made = make()
+    about = [{"name": name, "kind": family(model), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
+    made = replace(made, how={**made.how, "models": about})
+    made.save(path)
+    return made
+
+
+def family(model: Model) -> str:
+    """vit, hybrid or cnn, as `sl.look` calls them."""
+    return "hybrid" if isinstance(model, Hybrid) else "vit" if isinstance(model, ViT) else "cnn"
+
+
+def interval(scored: Result) -> tuple[float, float]:
+    return scored.interval if isinstance(scored, Classification) else (float("nan"),) * 2
