@@ -115,7 +115,7 @@ def _focus(r: ObjectFocus) -> str:
 def _twins(r: PoolingTwins) -> str:
     half = max(1, len(r.by_block) // 2)
     return (
-        f"The twins have a CKA of {np.nanmean(r.by_block[:half]):.2f} in the lower half and {r.by_block[-1]:.2f} in the "
+        f"The twins have CKA {np.nanmean(r.by_block[:half]):.2f} in the lower half and {r.by_block[-1]:.2f} in the "
         f"last block; {percent(float(r.own[0]))} of the tokens know their own patch best with a class token, "
         f"{percent(float(r.own[1]))} with the mean."
     )
