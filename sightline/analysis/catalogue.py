@@ -170,7 +170,7 @@ def _attribution(method: Method) -> Callable[[Task], Result]:
 
 
 def _probes(task: Task) -> Result:
-    names = [s.name for s in task.models]
+    names = list(task.names) or [s.name for s in task.models]
     if len(set(names)) < len(names):
         names = [f"{name} ({letter})" for name, letter in zip(names, "ab")]
     return layer_probes(dict(zip(names, (s.model for s in task.models))), *task.halves, shots=None)

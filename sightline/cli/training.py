@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
 import sightline as sl
 from sightline.cli.data import _splits
@@ -97,20 +99,38 @@ def go(data: str, build: Callable[..., Any], *, model: str, recipe: str, setting
     made = replace(made, size=size)
     if how["smoke"]:
         made = smoke(made, len(part))
-    m = build(part.classes, size).to(how["device"] or device_here())
+    device = place(how["device"])
+    m = build(part.classes, size).to(device)
     if (kind := how.get("data_is")) is not None:
         made = sl.transfer(*kind.split("-"), recipe=made, model=m)
     evals: Any = ()
     if how["few"]:
+        if min(part.counts()) < 10:
+            raise ValueError(
+                f"--few-shot takes 10 pictures of every class; {part.name} has {min(part.counts())} of one."
+            )
         source = val if val is not None else part
         evals = ((max(1, made.total(len(part)) // 5), sl.fewshot_evaluator(part, source)),)
-    settings_ = {"val": val, "evals": evals, "workers": how["workers"], "parallel": how["parallel"]}
+    around: dict[str, Any] = {"val": val, "workers": how["workers"], "parallel": how["parallel"]}
+
+    def again(out: Path, recipe: sl.Recipe, stop: Any = ()) -> sl.Run:
+        return sl.fit(build(part.classes, size).to(device), part, recipe, out=out, evals=(*evals, *stop), **around)
+
     if how["prove_resume"]:
-        prove(lambda out, r: sl.fit(build(part.classes, size), part, r, out=out, **settings_), made, how["as_json"])
-        return
-    run = sl.fit(m, part, made, out=how["out"], **settings_)
+        return prove(again, made, how["as_json"])
+    run = sl.fit(m, part, made, out=how["out"], evals=evals, **around)
     if int(os.environ.get("RANK", 0)) == 0:
         report(run, None if how["smoke"] else test, as_json=how["as_json"])
+
+
+def place(device: str | None) -> torch.device:
+    """The device of this name, if it is there."""
+    try:
+        found = device_here() if device is None else torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {device} is not there ({str(error).splitlines()[0]}): try --device cpu.") from error
+    return found
 
 
 def parts(where: str, val: str | None, *, num: int | None, fraction: float | None, size: int | None) -> Any:
@@ -165,56 +185,56 @@ def report(run: sl.Run, test: Any, *, as_json: bool) -> None:
     show(facts, as_json, title="finished")
 
 
-def prove(train: Callable[[Any, sl.Recipe], sl.Run], recipe: sl.Recipe, as_json: bool) -> None:
+def prove(train: Callable[..., sl.Run], recipe: sl.Recipe, as_json: bool) -> None:
     """The same few steps once in one go and once interrupted half-way: the weights must be the same bytes."""
-    short = replace(recipe, steps=6, epochs=None, warmup=min(recipe.warmup, 2), log_every=1, eval_every=3, save_every=3,
+    short = replace(recipe, steps=6, epochs=None, warmup=min(recipe.warmup, 2), log_every=1, eval_every=3, save_every=4,
                     milestones=(2, 4) if recipe.milestones else ())  # fmt: skip
     place = Path(tempfile.mkdtemp())
     try:
         whole = train(place / "whole", short)
-        shutil.copytree(place / "whole", place / "halves")
-        halves = interrupted(train, place / "halves", short)
+        step, halves = interrupted(train, place / "halves", short)
         same = (whole.path / "model.safetensors").read_bytes() == (halves.path / "model.safetensors").read_bytes()
         losses = [[row["train/loss"] for row in run.rows() if "lr" in row] for run in (whole, halves)]
     finally:
         shutil.rmtree(place)
-    show({"steps": 6, "interrupted at": 3, "same weights": same, "same losses": losses[0] == losses[1]}, as_json)
-    if not same:
+    show({"steps": 6, "interrupted at": step, "same weights": same, "same losses": losses[0] == losses[1]}, as_json)
+    if not same or losses[0] != losses[1]:
         raise click.exceptions.Exit(1)
 
 
-def interrupted(train: Callable[[Any, sl.Recipe], sl.Run], folder: Path, recipe: sl.Recipe) -> sl.Run:
-    """The run again, asked to stop in the middle of it and then gone on with."""
-    shutil.rmtree(folder)
-    import signal
-    import threading
+def interrupted(train: Callable[..., sl.Run], folder: Path, recipe: sl.Recipe) -> tuple[int, sl.Run]:
+    """The run again, stopped by a real signal in the middle of it and then gone on with; also where that was."""
 
-    def stop() -> None:
-        while True:
-            try:
-                if len(sl.Run(folder).rows()) >= 3:
-                    return os.kill(os.getpid(), signal.SIGINT)
-            except ValueError:
-                pass
-            threading.Event().wait(0.001)
+    def stop(_: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return {}
 
-    threading.Thread(target=stop, daemon=True).start()
     try:
-        train(folder, recipe)
+        train(folder, recipe, stop=((3, stop),))
     except sl.Stopped:
-        return train(folder, recipe)
-    raise click.ClickException("The run was over before it could be interrupted; give a larger --model or more data.")
+        step = sl.Run(folder).rows()[-1]["step"]
+        return step, train(folder, recipe)
+    raise click.ClickException("The run did not stop when it was asked to.")
 
 
 @verb
 @click.argument("folder", default="runs", type=click.Path())
 def runs(folder: str, as_json: bool) -> None:
     """A table of the runs in FOLDER, with their curves."""
-    found = sorted(p.parent for p in Path(folder).rglob("run.json"))
+    found = [path for path in sorted(p.parent for p in Path(folder).rglob("run.json")) if readable(path)]
     if not found:
         raise ValueError(f"{folder} holds no runs: sightline train DATA --model NAME --out {folder}/NAME makes one.")
     rows = [row(sl.Run(path), as_json) for path in found]
     show(rows, as_json)
+
+
+def readable(path: Path) -> bool:
+    """Whether this is a run of ours; what is not is said and left out."""
+    try:
+        return bool(sl.Run(path).about)
+    except ValueError as error:
+        click.echo(f"left out: {error}", err=True)
+        return False
 
 
 def row(run: sl.Run, as_json: bool) -> dict[str, Any]:

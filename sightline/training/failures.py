@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from sightline.training.parallel import World
 from sightline.training.run import Run
+from sightline.training.state import facts_of
 from sightline.training.trainee import Learned, Trainee
 
+FARTHEST = 2.0**24  # float32 knows whole numbers up to here
 CONTACT = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words of an exchange that broke
 
 
@@ -84,15 +86,32 @@ def blame(learned: Learned, trainee: Trainee, images: Tensor, labels: Tensor, *,
     if gradient_ok and bool(torch.isfinite(learned.loss)):
         return
     what = f"the loss is {learned.loss.item()}" if gradient_ok else f"the gradient's norm is {learned.gradient}"
-    place = culprit(trainee, images, labels, step=step)
-    state = run.path / "state"
-    good = f"the last good state is in {state}" if state.exists() else "there is no earlier checkpoint"
-    run.log({"step": step, "event": f"diverged: {what}, {place}"})
-    raise Diverged(f"At step {step:,} {what}; {place}; {good}. A lower lr, a longer warm-up or clip=1 may help.")
+    raise diverged(what, trainee, images, step=step, run=run)
+
+
+def trust(trainee: Trainee, images: Tensor, labels: Tensor, *, step: int, run: Run) -> None:
+    """Before weights are kept: this step may have thrown them so far that the next loss is no number, or one of which
+    float32 cannot tell the units. What is on disk must be good to go on from."""
+    loss = trainee.loss(images, labels, step=step)
+    if trainee.world.any(not float(loss) <= FARTHEST):
+        raise diverged(
+            f"the weights were thrown so far that the loss is {loss.item()}", trainee, images, step=step, run=run
+        )
+
+
+def diverged(what: str, trainee: Trainee, images: Tensor, *, step: int, run: Run) -> Diverged:
+    """The error, and a line in the log."""
+    place, kept = culprit(trainee, images), facts_of(run.state)
+    good = (
+        f"the last good state is that of step {kept['step']:,} in {run.state}" if kept else "there is no checkpoint yet"
+    )
+    if trainee.world.first:
+        run.log({"step": step, "event": f"diverged: {what}, {place}"})
+    return Diverged(f"At step {step:,} {what}; {place}; {good}. A lower lr, a longer warm-up or clip=1 may help.")
 
 
 @torch.no_grad()
-def culprit(trainee: Trainee, images: Tensor, labels: Tensor, *, step: int) -> str:
+def culprit(trainee: Trainee, images: Tensor) -> str:
     """Where the first value that is no number stands: in a parameter, in a module's output, in a gradient."""
     for name, p in trainee.params.items():
         if not torch.isfinite(p).all():

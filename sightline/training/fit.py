@@ -16,13 +16,14 @@ from sightline.models.build import Model, build, resize
 from sightline.models.checks import pair
 from sightline.models.vit import ViT
 from sightline.training import preflight
-from sightline.training.failures import Stopped, blame, listening, lost
+from sightline.training.failures import Stopped, blame, listening, lost, trust
 from sightline.training.meter import Meter, Teller
 from sightline.training.parallel import Kind, World, joined, whole
 from sightline.training.preflight import Plan
 from sightline.training.recipe import Recipe
-from sightline.training.run import BEST, LAST, Run, difference, fingerprint, identity, surroundings
+from sightline.training.run import BEST, LAST, Run, fingerprint, identity, surroundings
 from sightline.training.schedule import rate
+from sightline.training.state import facts_of
 from sightline.training.trainee import Trainee, become
 from sightline.training.validate import validate
 
@@ -60,16 +61,23 @@ def fit(
         raise ValueError(
             f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
         )
+    if workers < 0:
+        raise ValueError(f"workers={workers}: expected 0 (this process prepares the pictures) or more.")
     run, world = Run(out), joined(parallel)
     with torch.random.fork_rng(), lost(world, out):
+        plan = preflight.check(model, train, recipe, val=val, evals=evals, world=world)
         at_size(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
-        plan = preflight.check(model, train, recipe, val=val, world=world)
         about = described(model, train, recipe, val)
-        if not already(run, about, model):
-            if recipe.task == "classify":
-                model.class_names = tuple(train.classes)  # type: ignore[assignment]
-            job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
-            loop(*opened(job, about, Trainee(model, recipe, world)))
+        if already(run, about, model):
+            return run
+        job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
+        trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
+        if recipe.task == "classify":
+            model.class_names = tuple(train.classes)  # type: ignore[assignment]
+        try:
+            loop(*opened(job, about, trainee))
+        finally:  # also after a stop or a divergence: the caller's model is whole again
+            trainee.release()
     return run
 
 
@@ -107,6 +115,7 @@ def loop(job: Job, trainee: Trainee, facts: dict[str, Any]) -> None:
                 row |= validate(trainee, job.val, workers=job.workers)
                 score = row.get("val/accuracy", -row["val/loss"])
                 if best is None or score > best["score"]:
+                    trust(trainee, images, labels, step=step, run=run)
                     best, stale = {"score": score, "step": step}, 0
                     keep(run, trainee, BEST)
                 else:
@@ -120,8 +129,9 @@ def loop(job: Job, trainee: Trainee, facts: dict[str, Any]) -> None:
             stop = world.any(heard.is_set())
             late = recipe.save_every is None and time.monotonic() - saved > 60 * MINUTES
             if over or stop or step % plan.save_every == 0 or world.any(late):
+                trust(trainee, images, labels, step=step, run=run)
                 keep(run, trainee, LAST)
-                trainee.keep(run.path / "state", {"step": step, "best": best, "stale": stale, "over": over})
+                trainee.keep(run.state, {"step": step, "best": best, "stale": stale, "over": over})
                 saved = time.monotonic()
             if over or stop:
                 break
@@ -202,31 +212,32 @@ def described(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None)
 
 def already(run: Run, about: dict[str, Any], model: Model) -> bool:
     """Whether the folder holds this run, complete; the model then becomes what came out of it."""
+    here = about["identity"]
+    if (run.path / "run.json").exists():
+        there, weights = run.about, here["model"]["weights"]
+        left = (there.get("ended") or facts_of(run.state) or {}).get("weights")
+        if weights == left:  # the same cell of a notebook again: the model was trained in place
+            weights = there["identity"]["model"]["weights"]
+        here = {**here, "model": {**here["model"], "weights": weights}}
+    run.check(here)
     if not (run.path / "run.json").exists() or not run.finished:
         return False
-    there, here = run.about, about["identity"]
-    weights = here["model"]["weights"]
-    if weights == there["ended"]["weights"]:  # the same cell of a notebook again: the model was trained in place
-        weights = there["identity"]["model"]["weights"]
-    if different := difference(there["identity"], {**here, "model": {**here["model"], "weights": weights}}):
-        raise ValueError(f"{run.folder} holds another run ({different}): give another --out, or the same settings.")
     become(model, run.model)
     return True
 
 
 def opened(job: Job, about: dict[str, Any], trainee: Trainee) -> tuple[Job, Trainee, dict[str, Any]]:
     """The folder taken, or taken up again; the trainee at the step where it was left."""
-    fresh = run_is_new = not (job.run.path / "run.json").exists()
-    job.run.check(about)
+    fresh = not (job.run.path / "run.json").exists()
     if fresh:
         plan = preflight.trial(trainee, job.train, job.plan, workers=job.workers)
         preflight.check_disk(job.run.path, plan, trainee.model)
         job = replace(job, plan=plan)
     trainee.world.wait()
-    if run_is_new and trainee.world.first:
+    if fresh and trainee.world.first:
         job.run.write({**about, "plan": preflight.facts(job.plan)})
     trainee.world.wait()
-    facts = trainee.restore(job.run.path / "state") or {"step": 0, "best": None, "stale": 0, "over": False}
+    facts = trainee.restore(job.run.state) or {"step": 0, "best": None, "stale": 0, "over": False}
     if trainee.world.first:
         job.run.cut(facts["step"])
     return job, trainee, facts
@@ -242,7 +253,6 @@ def finish(run: Run, trainee: Trainee, *, step: int, best: dict[str, Any] | None
         with torch.no_grad():
             for name, p in trainee.model.named_parameters():
                 p.copy_(values[name])
-    trainee.release()
     if trainee.world.first:
         out = run.model
         ended = {"step": step, "best": best, "bad pictures": bad, "weights": fingerprint(out)}

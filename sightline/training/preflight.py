@@ -5,7 +5,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sightline.data.arrays import Arrays
 from sightline.data.dataset import Dataset
+from sightline.data.draws import Ints
 from sightline.data.folder import Files
+from sightline.data.scenes.scenes import Scenes
+from sightline.data.shards import Shards
 from sightline.models.build import Model
 from sightline.models.checks import pair
 from sightline.models.cost import Kept
@@ -103,14 +106,24 @@ def planned(recipe: Recipe, pictures: int, world: World) -> Plan:
     )
 
 
-def check(model: Model, train: Dataset, recipe: Recipe, *, val: Dataset | None, world: World) -> Plan:
+def check(
+    model: Model, train: Dataset, recipe: Recipe, *, val: Dataset | None, world: World, evals: Sequence[Any] = ()
+) -> Plan:
     """Refuse what cannot be meant; give the plan of what can."""
+    for data in (train, val):
+        if data is not None and not len(data):
+            raise ValueError(f"{data.name} holds no pictures.")
     plan = planned(recipe, len(train), world)
     check_time(plan, recipe, len(train), world)
     if recipe.task == "classify":
         check_labels(model, train, recipe)
-        if val is not None:
-            check_val(train, val)
+    if val is not None:
+        check_val(train, val, labelled=recipe.task == "classify")
+    elif recipe.patience is not None:
+        raise ValueError(f"patience={recipe.patience} stops a run by its validation, and there is no validation data.")
+    for one in evals:
+        if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], int) and one[0] > 0):
+            raise ValueError(f"evals are pairs (every so many steps, function of the model); got {one!r}.")
     check_pictures(model)
     if world.sharded and recipe.sizes:
         raise ValueError("Progressive resolution (sizes) does not go with --parallel fsdp: use ddp, or one size.")
@@ -138,14 +151,16 @@ def check_time(plan: Plan, recipe: Recipe, pictures: int, world: World) -> None:
         )
     if recipe.batch % world.size:
         raise ValueError(f"batch={recipe.batch} cannot be shared evenly by {world.size} processes.")
+    if plan.stages and plan.stages[-1][0] >= plan.steps:
+        raise ValueError(f"sizes={recipe.sizes}: {plan.steps:,} steps end before the last size is reached.")
     if recipe.decay == "staircase" and recipe.milestones and recipe.milestones[0] >= plan.steps:
         raise ValueError(f"The first milestone ({recipe.milestones[0]:,}) lies behind the last step ({plan.steps:,}).")
 
 
 def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
     names, known = tuple(train.classes), getattr(model, "class_names", None)
-    if len(names) < 2 or (train.labels.ndim == 1 and len(np.unique(train.labels)) < 2):
-        only = names[int(train.labels[0])] if train.labels.ndim == 1 else names[0]
+    if (train.labels == train.labels[0]).all():
+        only = [names[i] for i in np.flatnonzero(train.labels[0])] if train.labels.ndim == 2 else names[train.labels[0]]
         raise ValueError(
             f"All {len(train):,} pictures of {train.name} have the label {only!r}: there is nothing to learn."
         )
@@ -164,8 +179,8 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
         raise ValueError(f"{train.name} has several labels per picture, which need --set loss=sigmoid.")
 
 
-def check_val(train: Dataset, val: Dataset) -> None:
-    if tuple(val.classes) != tuple(train.classes):
+def check_val(train: Dataset, val: Dataset, *, labelled: bool = True) -> None:
+    if labelled and tuple(val.classes) != tuple(train.classes):
         raise ValueError(
             f"Training and validation data have different classes ({len(train.classes)} and {len(val.classes)}, such "
             f"as {sorted(set(train.classes) ^ set(val.classes))[:3] or 'in another order'})."
@@ -186,14 +201,28 @@ def overlap(train: Dataset, val: Dataset) -> int:
     (source, mine), (other, theirs) = train.origins(), val.origins()
     if source is other:
         return int(np.isin(theirs, mine).sum())
-    if isinstance(source, Files) and isinstance(other, Files):
-        known = {os.path.realpath(source.paths[i]) for i in mine}
-        return sum(os.path.realpath(other.paths[i]) in known for i in theirs)
+    known, asked = _places(source, mine), _places(other, theirs)
+    if known is not None and asked is not None:
+        return len(set(known) & set(asked))
     if isinstance(source, Arrays) and isinstance(other, Arrays):
         seen = {hash(source.stack[i].tobytes()) for i in mine}
         both = sum(hash(other.stack[i].tobytes()) in seen for i in theirs)
         return both if both > 0.01 * len(val) else 0
     return len(val) if train.fingerprint() == val.fingerprint() else 0
+
+
+def _places(source: Dataset, numbers: Ints) -> list[Hashable] | None:
+    """Where each picture comes from, such that the same place means the same picture; None where nobody can tell."""
+    match source:
+        case Files():
+            return [os.path.realpath(source.paths[i]) for i in numbers]
+        case Shards():
+            paths = [os.path.realpath(path) for path in source.paths]
+            return [(paths[int(source.shard[i])], int(source.offset[i])) for i in numbers]
+        case Scenes():
+            return [(source.task, source.split_name, source.seed, int(i)) for i in numbers]
+        case _:
+            return None
 
 
 def check_pictures(model: Model) -> None:

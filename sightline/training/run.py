@@ -74,14 +74,22 @@ class Run:
         return Path(self.folder)
 
     @property
+    def state(self) -> Path:
+        """The folder of what is needed to go on."""
+        return self.path / "state"
+
+    @property
     def about(self) -> dict[str, Any]:
         """run.json: model, recipe, data, seed, versions, preflight, and how it ended."""
         try:
-            return json.loads((self.path / "run.json").read_text())
-        except FileNotFoundError:
+            about = json.loads((self.path / "run.json").read_text())
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{self.folder} holds no run: there is no run.json.") from None
         except ValueError as error:
             raise ValueError(f"{self.path / 'run.json'} is damaged ({error}).") from error
+        if not isinstance(about, dict) or not {"identity", "plan", "data"} <= set(about):
+            raise ValueError(f"{self.path / 'run.json'} was not written by Sightline.")
+        return about
 
     @property
     def finished(self) -> bool:
@@ -123,16 +131,22 @@ class Run:
         )
 
     def summary(self) -> dict[str, float]:
-        """The last values, and the best of the validation."""
+        """The last values, and the best of the validation: its accuracy, or its loss where there are no labels."""
         best = self.about.get("ended", {}).get("best")
-        return {**self.curves().summary(), **({"best": best["score"]} if best else {})}
+        last = self.curves().summary()
+        return {**last, **({"best": best["score"] if "val/accuracy" in last else -best["score"]} if best else {})}
 
     # what the loop writes
 
-    def check(self, about: Mapping[str, Any]) -> None:
-        """Refuse a folder that holds something else than this very run."""
+    def check(self, identity: Mapping[str, Any]) -> None:
+        """Refuse a folder that holds something else than this very run, or that cannot be made."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.folder} is a file: give a folder as --out, nothing was touched.")
+        there = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ValueError(f"{self.folder} cannot be written, because of {there}: give another --out.")
         if (self.path / "run.json").exists():
-            if different := difference(self.about["identity"], about["identity"]):
+            if different := difference(self.about["identity"], identity):
                 raise ValueError(
                     f"{self.folder} holds another run ({different}): give another --out, or the same settings."
                 )
@@ -183,10 +197,10 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], at: str = "") 
 
 def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
     """What makes a run this run and no other: starting weights, recipe, data."""
-    found = {
-        "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
+    found = {  # what a user changed is told first, and what follows from it (a seed changes the weights) later
         "recipe": asdict(recipe),
         "data": {"train": train.fingerprint(), "val": val.fingerprint() if val is not None else None},
+        "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
     }
     return json.loads(json.dumps(found))  # as it will be read back
 

@@ -56,9 +56,9 @@ def task(model: Model, recipe: Recipe) -> nn.Module:
 
 
 @torch.no_grad()
-def prepare(model: Model, recipe: Recipe) -> None:
+def prepare(model: Model, recipe: Recipe, *, fresh: bool = True) -> None:
     """Set on the model what the recipe says about it: the head's first bias, dropout, stochastic depth."""
-    if recipe.head_bias is not None:
+    if recipe.head_bias is not None and fresh:
         head = model.head
         if not isinstance(head, nn.Linear | nn.Conv2d) or head.bias is None or head.weight.any():
             raise ValueError(f"head_bias={recipe.head_bias} starts a new head; this one is not new: drop head_bias.")

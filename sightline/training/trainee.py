@@ -15,6 +15,7 @@ from sightline.models.checks import Pair, pair
 from sightline.training import optim, parallel, state
 from sightline.training.parallel import World
 from sightline.training.recipe import Recipe
+from sightline.training.run import fingerprint
 from sightline.training.tasks import prepare, set_rates, task
 
 
@@ -31,11 +32,11 @@ class Learned:
 class Trainee:
     """A model in training, alone or spread over the processes of a world."""
 
-    def __init__(self, model: Model, recipe: Recipe, world: World):
+    def __init__(self, model: Model, recipe: Recipe, world: World, *, fresh: bool = True):
         self.model, self.recipe, self.world = model, recipe, world
         self.device = next(model.parameters()).device
         self.wanted = {n: p.requires_grad for n, p in model.named_parameters()}
-        prepare(model, recipe)
+        prepare(model, recipe, fresh=fresh)
         self.task = task(model, recipe).to(self.device).train()
         if world.sharded:
             parallel.shard(self.task, world)
@@ -56,6 +57,8 @@ class Trainee:
         self.at(images.shape[2:])  # type: ignore[arg-type]
         self.task.train()
         loss = self.backward(images, labels, step=step)
+        if self.device.type == "cpu" and not torch.isfinite(loss):  # an accelerator would stall at the question
+            return Learned(loss=loss)
         clip = self.recipe.clip
         gradient = optim.norm([p.grad for p in self.learning if p.grad is not None]) if watch or clip else None
         if gradient is not None and not torch.isfinite(gradient):
@@ -92,6 +95,16 @@ class Trainee:
                 (loss * weight).backward()
             total += loss.detach().float() * weight
         return total
+
+    @torch.no_grad()
+    def loss(self, images: Tensor, labels: Tensor, *, step: int) -> Tensor:
+        """What the weights as they now are make of (the first pass of) a batch."""
+        few = slice(self.recipe.micro or len(images))
+        draws = Draws(word(self.recipe.seed, step, "task"), np.arange(len(images[few])))
+        with self.precision():
+            loss = self.task(images[few], labels[few], draws)
+        parallel.forget(self.task)
+        return loss
 
     def precision(self) -> Any:
         """Autocast where the recipe says bfloat16."""
@@ -152,7 +165,10 @@ class Trainee:
 
     def keep(self, folder: Any, facts: dict[str, Any]) -> None:
         """Write all of it."""
-        state.write(folder, self._tensors(), {**facts, "size": list(pair(self.model.config.size))}, self.world)
+        facts = {**facts, "size": list(pair(self.model.config.size))}
+        if not self.world.sharded:  # whoever comes back with this very model in hand goes on
+            facts["weights"] = fingerprint(self.model)
+        state.write(folder, self._tensors(), facts, self.world)
 
     def restore(self, folder: Any) -> dict[str, Any] | None:
         """Read it back, if there is something; says at which step it was kept."""
@@ -170,6 +186,8 @@ class Trainee:
         """Leave the model as other people's code expects it: every parameter as trainable as it came."""
         for name, p in self.model.named_parameters():
             p.requires_grad_(self.wanted.get(name, True))
+        if self.recipe.compile:  # a compiled model records nothing
+            self.model._compiled_call_impl = None
         self.model.eval()
 
 

@@ -1,12 +1,11 @@
 """Validation during training: every picture once, whatever the number of processes."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sightline.data.dataset import Dataset
 from sightline.data.draws import Draws, word
-from sightline.training.tasks import Classify
+from sightline.training.tasks import Classify, classification_loss
 from sightline.training.trainee import Trainee
 
 LARGEST = 256  # pictures of one pass
@@ -41,10 +40,9 @@ def _sums(trainee: Trainee, images: Tensor, labels: Tensor, rows: Tensor) -> Ten
     logits = trainee.model(images).float()
     if n == 0:
         return torch.zeros(3, dtype=torch.float64)
+    loss = classification_loss(logits, labels, loss=trainee.task.loss) * n
     if labels.ndim == 2:  # several labels: the first choice is right if it is one of them
-        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         right = labels.gather(1, logits.argmax(1, keepdim=True)).sum()
     else:
-        loss = F.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
     return torch.tensor([loss.item(), right.item(), n], dtype=torch.float64)

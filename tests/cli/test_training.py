@@ -1,0 +1,220 @@
+"""The verbs that train, as they are typed."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sightline as sl
+from sightline.cli import main
+from sightline.cli.training import sparkline
+
+NANO = ("--model", "vit-nano4", "--with", "depth=2", "--size", "16", "--set", "batch=16")
+SCENES = ("scenes/shape", "--num", "96")
+
+
+def run(capsys, *words, code=0):
+    try:
+        main([str(w) for w in words])
+        found = 0
+    except SystemExit as stop:
+        found = stop.code
+    said = capsys.readouterr()
+    assert found == code, said.err
+    return said.out if code == 0 else said.err
+
+
+def held(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder with one class and one with two."""
+    root = tmp_path_factory.mktemp("folders")
+    for i, home in enumerate([*["one/cat"] * 12, *["two/cat", "two/dog"] * 12]):
+        (root / home).mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / home / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def smoked(tmp_path_factory):
+    """A run that `train --smoke` made."""
+    out = tmp_path_factory.mktemp("runs") / "smoke"
+    main(["train", *SCENES, *NANO, "--smoke", "--out", str(out)])
+    return out
+
+
+def test_smoke_is_two_steps_and_one_evaluation(smoked):
+    rows = sl.Run(smoked).rows()
+    assert [row["step"] for row in rows] == [1, 2]
+    assert ["val/accuracy" in row for row in rows] == [False, True]
+    assert sl.load(smoked).config.depth == 2
+
+
+def test_the_same_command_again_says_the_same(capsys, smoked):
+    before = held(smoked)
+    said = json.loads(run(capsys, "train", *SCENES, *NANO, "--smoke", "--out", smoked, "--json"))
+    assert said["steps"] == 2
+    assert said["weights"] == str(smoked / "model.safetensors")
+    assert said["train/loss"] == sl.Run(smoked).rows()[-1]["train/loss"]
+    assert held(smoked) == before
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [(("--set", "lr=0.5"), "recipe.lr is"), (("--seed", "1"), "recipe.seed is 0 there, 1 here"),
+     (("--fraction", "0.5"), "data.train")],
+)  # fmt: skip
+def test_folder_of_another_run_is_left_alone(capsys, smoked, other, words):
+    before = held(smoked)
+    said = run(capsys, "train", *SCENES, *NANO, "--smoke", *other, "--out", smoked, code=2)
+    assert "holds another run" in said
+    assert words in said
+    assert held(smoked) == before
+
+
+def test_tune_takes_a_run_folder(capsys, smoked, folders, tmp_path):
+    how = ("--set", "batch=8", "--smoke", "--out", tmp_path / "tuned", "--json")
+    said = json.loads(run(capsys, "tune", folders / "two", "--model", smoked, "--size", "16", *how))
+    assert said["steps"] == 2
+    tuned = sl.load(tmp_path / "tuned")
+    assert tuned.class_names == ("cat", "dog")
+    assert sl.Run(tmp_path / "tuned").about["name"] == "vit_finetune"
+
+
+def test_tune_by_what_the_data_is_like(capsys, smoked, tmp_path):
+    how = ("--set", "batch=8", "--set", "lr=0.5", "--smoke", "--size", "16", "--data-is", "small-similar")
+    run(capsys, "tune", *SCENES, "--model", smoked, *how, "--out", tmp_path / "tuned")
+    recipe = sl.Run(tmp_path / "tuned").about["identity"]["recipe"]
+    assert recipe["trained"] == ["head.*"]
+    assert recipe["lr"] == 0.05
+    before, after = sl.load(smoked), sl.load(tmp_path / "tuned")
+    assert before.blocks[0].mlp.fc1.weight.equal(after.blocks[0].mlp.fc1.weight)
+
+
+def test_masked_then_tuned(capsys, tmp_path):
+    words = ("train", *SCENES, *NANO, "--task", "masked", "--smoke", "--out", tmp_path / "masked", "--json")
+    first = json.loads(run(capsys, *words))
+    assert "val/accuracy" not in first
+    assert first["best"] == pytest.approx(first["val/loss"])
+    how = (
+        "--set",
+        "batch=8",
+        "--smoke",
+        "--size",
+        "16",
+        "--recipe",
+        "laptop_vit",
+        "--out",
+        tmp_path / "tuned",
+        "--json",
+    )
+    assert "val/accuracy" in json.loads(run(capsys, "tune", *SCENES, "--model", tmp_path / "masked", *how))
+
+
+def test_mae_hides_three_quarters_unless_told(capsys, tmp_path):
+    run(capsys, "train", *SCENES, *NANO, "--task", "mae", "--smoke", "--out", tmp_path / "mae")
+    assert sl.Run(tmp_path / "mae").about["identity"]["recipe"]["corrupt"] == 0.75
+
+
+def test_test_split_is_measured_once_at_the_end(capsys, tmp_path):
+    words = ("train", *SCENES, *NANO, "--set", "steps=2", "--set", "warmup=0", "--out", tmp_path / "run", "--json")
+    said = json.loads(run(capsys, *words))
+    assert (
+        said["test/top-1"]
+        == sl.evaluate(sl.load(tmp_path / "run"), sl.dataset("scenes/shape", "test", num=96, size=16)).top1
+    )
+    assert json.loads(run(capsys, *words)) == said
+
+
+def test_prove_resume(capsys, tmp_path):
+    words = ("train", *SCENES, *NANO, "--set", "ema=0.9", "--set", "augment.mixup=0.2", "--prove-resume", "--json")
+    said = json.loads(run(capsys, *words, "--out", tmp_path / "run"))
+    assert said == {"steps": 6, "interrupted at": 3, "same weights": True, "same losses": True}
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs(capsys, smoked, tmp_path):
+    rows = json.loads(run(capsys, "runs", smoked.parent, "--json"))
+    assert [row["run"] for row in rows] == [str(smoked)]
+    assert rows[0]["state"] == "finished"
+    assert len(rows[0]["train/loss"]) == 2
+    table = run(capsys, "runs", smoked.parent)
+    assert "scenes/shape" in table
+    assert sparkline(rows[0]["train/loss"]) in table
+    assert "holds no runs" in run(capsys, "runs", tmp_path, code=2)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/run.json").write_text("{}")
+    assert "not written by Sightline" in run(capsys, "runs", tmp_path, code=2)
+
+
+def test_sparkline():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([]) == ""
+    assert sparkline([float("nan"), 1.0]) == "▁"
+    assert len(sparkline(list(range(1000)))) <= 16
+
+
+def test_recipes(capsys):
+    listed = {row["recipe"] for row in json.loads(run(capsys, "recipes", "--json"))}
+    assert listed == set(sl.recipes.names())
+    assert json.loads(run(capsys, "recipes", "vit_finetune", "--json"))["optimizer"] == "sgd"
+    assert "laptop_vit" in run(capsys, "recipes")
+    assert "vit_finetune" in run(capsys, "recipes", "vit_finetun", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--set", "lrr=1"), "no field 'lrr'; did you mean lr?"),
+        (("--set", "augment.mixupp=1"), "did you mean mixup"),
+        (("--set", "lr=fast"), "lr is a number; got 'fast'"),
+        (("--set", "lr"), "name=value"),
+        (("--set", "warmup=100000"), "warm-up"),
+        (("--set", "batch=1000"), "has only"),
+        (("--set", "epochs=0.001"), "no optimiser step"),
+        (("--set", "frozen=bloks.*"), "matches no parameter"),
+        (("--set", "frozen=*"), "nothing to train"),
+        (("--set", "loss=hinge"), "loss is one of softmax, sigmoid"),
+        (("--recipe", "laptop_vti"), "Did you mean laptop_vit"),
+        (("--recipe", "vit_pretrain"), "has no row for vit-nano4"),
+        (("--with", "dept=2"), "did you mean depth"),
+        (("--val", "dev"), "--val is a split's name"),
+        (("--fraction", "2"), "between 0 and 1"),
+        (("--workers", "-1"), "workers=-1"),
+        (("--device", "gpu"), "try --device cpu"),
+        (("--few-shot",), "10 pictures of every class"),
+        (("--size", "18"), "Try 16 x 16"),
+        (("--size", "15"), "Scenes are drawn at 16"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence_and_leave_nothing(capsys, words, sentence, tmp_path):
+    said = run(capsys, "train", *SCENES, *NANO, *words, "--out", tmp_path / "run", code=2)
+    assert sentence in said
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].startswith("sightline: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_and_data_that_are_not_there(capsys, folders, smoked, tmp_path):
+    out = ("--smoke", "--out", tmp_path / "run")
+    assert "vit-nano4" in run(capsys, "train", *SCENES, "--model", "vit-nanoo4", *out, code=2)
+    assert "no file or folder" in run(capsys, "tune", *SCENES, "--model", "nothing", *out, code=2)
+    assert "There is no scenes/shapes" in run(capsys, "train", "scenes/shapes", *NANO, *out, code=2)
+    assert "the label 'cat'" in run(capsys, "train", folders / "one", *NANO, *out, code=2)
+    assert "--num is for scenes" in run(capsys, "train", folders / "two", "--num", "5", *NANO, *out, code=2)
+    assert "needs patches" in run(capsys, "train", *SCENES, "--model", "bit-nano", "--task", "masked", *out, code=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_out_that_is_no_folder_for_a_run(capsys, folders):
+    before = held(folders)
+    said = run(capsys, "train", folders / "two", *NANO, "--smoke", "--out", folders / "two", code=2)
+    assert "holds no run but cat" in said
+    assert "is a file" in run(capsys, "train", *SCENES, *NANO, "--out", next(iter(before)), code=2)
+    assert held(folders) == before
