@@ -10,6 +10,7 @@ from sightline.analysis.attribution import Attribution
 from sightline.analysis.faithful import ObjectMass
 from sightline.analysis.film import DepthFilm
 from sightline.analysis.gaze import Gaze
+from sightline.analysis.on_object import ObjectFocus
 from sightline.analysis.rollout import AttentionMaps
 from sightline.figures.style import COLOURS, INK, LIKENESS, PALE, bare, mosaic, spread_out
 
@@ -122,6 +123,17 @@ def draw_object_mass(r: ObjectMass, ax: Any) -> None:
     ax.scatter(r.area, r.mass, s=16, color=COLOURS[0])
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="object's share of the area", ylabel="share of the map on the object")
     ax.legend(loc="lower right")
+
+
+def draw_focus(r: ObjectFocus, ax: Any) -> None:
+    """Mass on the object minus its area for each kind of map, mean and 95 % interval over pictures."""
+    gains = [r.gain(method) for method in r.methods]
+    at = range(len(gains))
+    ax.barh(at, [g[0] for g in gains], xerr=np.nan_to_num([g[1] for g in gains]), color=COLOURS[0], capsize=3)
+    ax.axvline(0, color=PALE, linestyle="--")
+    ax.set_yticks(at, list(r.methods))
+    ax.invert_yaxis()
+    ax.set_xlabel("share of the map on the object, minus the object's share of the area")
 
 
 def draw_gaze(r: Gaze, figure: Any) -> None:

@@ -17,6 +17,8 @@ from sightline.analysis.gaze import Gaze
 from sightline.analysis.heads import HeadSubsets
 from sightline.analysis.localisation import Localisation
 from sightline.analysis.neighbours import NeighbourSimilarity
+from sightline.analysis.on_object import ObjectFocus
+from sightline.analysis.pooling_twins import PoolingTwins
 from sightline.analysis.prior import PriorReport
 from sightline.analysis.probes import LayerProbes
 from sightline.analysis.receptive import ReceptiveField
@@ -45,6 +47,7 @@ PANEL: dict[type[Result], tuple[Callable[..., None], Size]] = {
     ScaleSimilarity: (similarity.draw_scale, (6.0, 3.8)),
     Localisation: (similarity.draw_localisation, (5.4, 4.8)),
     Correspondence: (similarity.draw_correspondence, (5.4, 4.6)),
+    ObjectFocus: (attention.draw_focus, (6.4, 2.6)),
     ObjectMass: (attention.draw_object_mass, (4.6, 4.2)),
     PriorReport: (depth.draw_priors, (7.0, 3.2)),
     NeighbourSimilarity: (depth.draw_neighbours, (6.0, 3.6)),
@@ -60,6 +63,7 @@ PANEL: dict[type[Result], tuple[Callable[..., None], Size]] = {
 }
 # several panels: (result, figure); the axes of the caller make room for a figure of its own
 FIGURE: dict[type[Result], tuple[Callable[..., None], Size]] = {
+    PoolingTwins: (similarity.draw_twins, (9.0, 4.0)),
     WhatIf: (similarity.draw_what_if, (8.6, 5.0)),
     AttentionDistance: (attention.draw_distance, (9.0, 4.0)),
     AttentionMaps: (attention.draw_maps, (8.6, 3.6)),

@@ -7,6 +7,7 @@ import numpy as np
 from sightline.analysis.cka import CKA
 from sightline.analysis.heads import HeadSubsets
 from sightline.analysis.localisation import Localisation
+from sightline.analysis.pooling_twins import PoolingTwins
 from sightline.analysis.scale import ScaleSimilarity
 from sightline.analysis.what_if import WhatIf
 from sightline.evals.dense import Correspondence
@@ -87,3 +88,14 @@ def draw_correspondence(r: Correspondence, ax: Any) -> None:
     heat(ax, r.similarity, top=nice_top(r.similarity), label="CKA")
     ax.set_xlabel("input patch, in raster order")
     ax.set_ylabel("output token, in raster order")
+
+
+def draw_twins(r: PoolingTwins, figure: Any) -> None:
+    """Twins that differ in what their head reads: likeness by block, probes by block (Raghu et al., figures 10, 11)."""
+    left, right = figure.subplots(1, 2)
+    left.plot(range(len(r.by_block)), r.by_block, marker="o", color=COLOURS[0])
+    left.set(xlabel="block, first to last", ylabel="CKA of the two", ylim=(min(0.0, float(np.nanmin(r.by_block))), 1))
+    if len(r.curves):
+        lines(right, np.arange(r.accuracy.shape[1]), 100 * r.accuracy, r.curves)
+        right.legend(loc="best")
+    right.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))

@@ -3,6 +3,7 @@
 matplotlib is imported here, inside functions, so that `import sightline` does not pay for it.
 """
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,13 +43,19 @@ SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The settings, for a while: nobody else's figures change."""
-    import matplotlib as mpl
+    """The settings, for a while: nobody else's figures change. The first figure of all is no reason for a warning."""
+    log = logging.getLogger("matplotlib")
+    before = log.level
+    log.setLevel(logging.ERROR)  # else: it is building its font cache, it made itself a folder
+    try:
+        import matplotlib as mpl
 
-    settings: Any = SETTINGS
-    with mpl.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
-        yield
+        settings: Any = SETTINGS
+        with mpl.rc_context(settings), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
+            yield
+    finally:
+        log.setLevel(before)
 
 
 def new_figure(size: tuple[float, float]) -> Any:

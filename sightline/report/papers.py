@@ -12,6 +12,8 @@ from sightline.analysis.gaze import Gaze
 from sightline.analysis.heads import HeadSubsets
 from sightline.analysis.localisation import Localisation
 from sightline.analysis.neighbours import NeighbourSimilarity
+from sightline.analysis.on_object import ObjectFocus
+from sightline.analysis.pooling_twins import PoolingTwins
 from sightline.analysis.prior import PriorReport
 from sightline.analysis.probes import LayerProbes
 from sightline.analysis.receptive import ReceptiveField
@@ -87,6 +89,7 @@ TOPICS: dict[type[Result], Topic] = {
         "Attention on pictures", f"{VIT}, figures 6 and 14", "Rolled out, attention lies on what matters for the class."
     ),
     Attribution: Topic("Where a decision comes from"),
+    ObjectFocus: Topic("How much lies on the object", f"{VIT}, figure 6", "Attention lies on the object.", ("V14",)),
     ObjectMass: Topic("How much lies on the object", f"{VIT}, figure 6", "Attention lies on the object.", ("V14",)),
     WhatIf: Topic(
         "What if a part were missing",
@@ -107,6 +110,12 @@ TOPICS: dict[type[Result], Topic] = {
         f"{RAGHU}, figure 12",
         "With less data, lower blocks stay the same and upper ones change.",
         ("C20",),
+    ),
+    PoolingTwins: Topic(
+        "Class token or mean: twins",
+        f"{RAGHU}, figures 10, 11 and D.4",
+        "Trained with a class token or with a mean, models agree up to the middle and differ at the end.",
+        ("C16", "C17", "C18", "C19"),
     ),
     LayerProbes: Topic(
         "What each block knows",

@@ -16,6 +16,8 @@ from sightline.analysis.gaze import Gaze
 from sightline.analysis.heads import HeadSubsets
 from sightline.analysis.localisation import Localisation
 from sightline.analysis.neighbours import NeighbourSimilarity
+from sightline.analysis.on_object import ObjectFocus
+from sightline.analysis.pooling_twins import PoolingTwins
 from sightline.analysis.prior import PriorReport
 from sightline.analysis.probes import LayerProbes
 from sightline.analysis.receptive import ReceptiveField
@@ -101,6 +103,21 @@ def _mass(r: ObjectMass) -> str:
     return (
         f"{percent(float(r.mass.mean()))} of the maps lie on the object, which covers {percent(float(r.area.mean()))} "
         f"of the area; more than its share in {percent(float((r.mass > r.area).mean()))} of {len(r.mass)} pictures."
+    )
+
+
+def _focus(r: ObjectFocus) -> str:
+    gains = [(method, *r.gain(method)) for method in r.methods]
+    told = ", ".join(f"{m} {100 * g:+.1f} ± {100 * h:.1f} points" for m, g, h in gains)
+    return f"On the object beyond its share of the area ({percent(float(r.area.mean()))}): {told}."
+
+
+def _twins(r: PoolingTwins) -> str:
+    half = max(1, len(r.by_block) // 2)
+    return (
+        f"The twins have CKA {np.nanmean(r.by_block[:half]):.2f} in the lower half and {r.by_block[-1]:.2f} in the "
+        f"last block; {percent(float(r.own[0]))} of the tokens know their own patch best with a class token, "
+        f"{percent(float(r.own[1]))} with the mean."
     )
 
 
@@ -278,6 +295,8 @@ SENTENCES: dict[type[Result], Callable[[Any], str]] = {
     Attribution: _attribution,
     ObjectMass: _mass,
     Gaze: _gaze,
+    ObjectFocus: _focus,
+    PoolingTwins: _twins,
     DepthFilm: _film,
     ReceptiveField: _receptive,
     ResidualStudy: _residual,

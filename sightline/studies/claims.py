@@ -58,8 +58,8 @@ CLAIMS = (
         "V14",
         f"{V}, figure 6",
         "Attention rolled out over all layers lies on what matters for the class.",
-        vit_claims.object_focus,
-        "sl.object_mass of maps and masks",
+        vit_claims.rollout_focus,
+        "object-focus of scenes, or sl.object_mass",
     ),
     Claim("B4", f"{B}, figure 4", "More shots give more accuracy.", vit_claims.shots, "sl.fewshot", 3),
     Claim(

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sightline.analysis.attention import AttentionDistance
-from sightline.analysis.embeddings import spearman
 from sightline.analysis.heads import HeadSubsets
 from sightline.analysis.localisation import Localisation
 from sightline.analysis.receptive import ReceptiveField
@@ -39,23 +37,19 @@ def low_and_high_heads(e: Evidence) -> Iterator[Judged]:
         )
 
 
-def rank_effect(what: str, rho: float, count: int, over: str, **more: Any) -> Effect:
-    """A rank correlation with Fisher's interval; three pairs or fewer have none."""
-    if count <= 3:
-        return Effect(what=what, value=rho, low=np.nan, high=np.nan, over=over, **more)
-    z, half = np.arctanh(np.clip(rho, -0.9999, 0.9999)), 1.96 * 1.03 / (count - 3) ** 0.5  # 1.03: ranks, not values
-    return Effect(what=what, value=rho, low=float(np.tanh(z - half)), high=float(np.tanh(z + half)), over=over, **more)
-
-
 def subsets(e: Evidence) -> Iterator[Judged]:
-    import torch
-
     for a, b, r in e.between(HeadSubsets):
-        far = torch.from_numpy(r.distance)
-        ranks = [spearman(torch.from_numpy(np.ascontiguousarray(c)), far) for c in r.similarity.T]
-        what = "rank correlation of CKA and distance, mean over the CNN's layers"
-        effect = rank_effect(what, float(np.mean(ranks)), len(far), "subsets of heads", bound=-0.3, side="below")
-        yield (a.name, b.name), [effect], 1, f"{len(r.subsets)} subsets of heads, which overlap"
+        low, high = r.interval()
+        effect = Effect(
+            what="rank correlation of CKA and distance, mean over the CNN's layers",
+            value=float(np.mean(r.ranks())),
+            low=low,
+            high=high,
+            bound=-0.3,
+            side="below",
+            over="subsets without a common head",
+        )
+        yield (a.name, b.name), [effect], 1, f"{len(r.subsets)} subsets of heads"
 
 
 def _radius(r: ReceptiveField) -> tuple[float, float]:

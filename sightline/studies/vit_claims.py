@@ -8,6 +8,7 @@ import numpy as np
 from sightline.analysis.attention import AttentionDistance
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
 from sightline.analysis.faithful import ObjectMass
+from sightline.analysis.on_object import ObjectFocus
 from sightline.evals.episodes import Episodes
 from sightline.evals.fewshot import FewShot
 from sightline.studies.evidence import Evidence
@@ -99,6 +100,15 @@ def object_focus(e: Evidence) -> Iterator[Judged]:
     for r in e.all(ObjectMass):
         names = tuple(str(m["name"]) for m in r.how.get("models") or ())
         yield names, [mean_of("mass on the object minus its area", r.mass - r.area, "pictures")], 1, ""
+
+
+def rollout_focus(e: Evidence) -> Iterator[Judged]:
+    yield from object_focus(e)
+    for r in e.all(ObjectFocus):
+        names = tuple(str(m["name"]) for m in r.how.get("models") or ())
+        if "rollout" in r.methods:
+            more = (r.mass - r.area)[r.methods.index("rollout")]
+            yield names, [mean_of("rollout: mass on the object minus its area", more, "pictures")], 1, ""
 
 
 def _names(r: FewShot | Episodes) -> tuple[str, ...]:

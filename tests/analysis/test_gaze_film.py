@@ -17,14 +17,12 @@ def data():
 def test_gaze_is_the_attention(data):
     model = sl.build("vit-nano4", classes=10, seed=0)
     found = sl.gaze(model, data, n=2)
-    pictures, _ = next(iter(data.sample(2, seed=0).batches(model.image, batch=2)))
     whole = sl.attention_maps(model, data, block=3, query=7, n=2)
     assert found.pictures.shape == (2, 32, 32, 3)
     for picture in range(2):
         for head in range(4):
             row = found.row(picture, 3, head, 1 + 7)
             np.testing.assert_allclose(row, whole.maps[picture, head].ravel(), atol=found.peaks.max() / 255)
-    del pictures
 
 
 def test_joined_cells_keep_the_mass():
@@ -61,6 +59,12 @@ def test_all_components_give_the_cosines_of_the_features(data):
     """With every component kept, the cosine of bytes is that of the centred features, within rounding."""
     model = sl.build("vit-nano4", classes=0, seed=0)
     found = sl.depth_film(model, data, n=2, components=128)
+    images = torch.from_numpy(found.pictures).permute(0, 3, 1, 2)
+    with sl.record(model.eval(), "blocks.0.mlp_sum") as tape, torch.no_grad():
+        model(sl.normalise(images, model.image))
+    cells = tape["blocks.0.mlp_sum"][:, 1:].double()
+    unit = torch.nn.functional.normalize(cells - cells.mean((0, 1)), dim=-1)
+    np.testing.assert_allclose(found.alike(1, 0, 5), (unit[1] @ unit[1, 5]).numpy(), atol=0.05)
     assert found.explained[0] == pytest.approx(1)
 
 

@@ -275,6 +275,22 @@ def curves(end=0.5):
     return sl.Curves(title="Training", caption="", step=np.arange(6) * 10, names=names, values=values)
 
 
+def focus(gain=0.3):
+    mass = np.stack([0.2 + gain + 0.05 * np.sin(np.arange(20)), np.full(20, 0.2)])
+    how = {"models": [VIT]}
+    return sl.ObjectFocus(
+        title="Focus", caption="", how=how, methods=("rollout", "cam"), mass=mass, area=np.full(20, 0.2)
+    )
+
+
+def twins(last=0.3):
+    return sl.PoolingTwins(
+        title="Twins", caption="", own=np.array([0.9, last]), own_cka=np.array([0.5, 0.1]),
+        by_block=np.array([0.9, 0.8, last]), curves=("CLS; class token", "GAP; first token"),
+        accuracy=np.array([[0.1, 0.5, 0.8], [0.1, 0.2, 0.8]]), per_token=np.array([[0.1], [0.5]]), layers=("blocks.2",),
+    )  # fmt: skip
+
+
 def priors():
     return sl.PriorReport(
         title="Priors", caption="Synthetic.", locality_first=0.9, locality_last=0.2, equivariance=0.1,
@@ -297,7 +313,7 @@ def every() -> dict[str, sl.Result]:
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localisation(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
         maps(heads=4), attribution(), gaze(), film(), what_if(), scale(), probed(), classification(), priors(), near,
-        curves(),
+        curves(), focus(), twins(),
         match, retrieval, sets, sl.vtab_references()[0],
         sl.score_labels(random(5, 3), random(5, 3, seed=1) > 0.4), sl.score_real([3, 1], [[3], [2]]),
     ]  # fmt: skip

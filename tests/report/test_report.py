@@ -134,6 +134,8 @@ CHANGED = {
     "ScaleSimilarity": replace(makers.scale(), similarity=makers.scale().similarity * 0.5),
     "Probed": makers.probed(0.3),
     "Curves": makers.curves(end=1.5),
+    "ObjectFocus": makers.focus(0.1),
+    "PoolingTwins": makers.twins(0.6),
 }
 
 

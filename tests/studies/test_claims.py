@@ -63,7 +63,7 @@ PAIRS = {  # claim: results for which it holds, results for which it does not
     "V8": ([makers.distance()], [makers.distance(low=(90.0, 95.0, 100.0))]),
     "V9": ([lowest(5.0, VIT), lowest(90.0, HYBRID)], [lowest(90.0, VIT), lowest(5.0, HYBRID)]),
     "V10": ([makers.filters()], [makers.filters(low=0.1)]),
-    "V14": ([makers.mass()], [makers.mass(mass_=0.1)]),
+    "V14": ([makers.mass(), makers.focus()], [makers.mass(mass_=0.1), makers.focus(-0.1)]),
     "B4": ([makers.fewshot()], [makers.fewshot(first=0.8, last=0.4)]),
     "B6": ([makers.episodes()], [makers.episodes(few=0.6, many=0.9)]),
     "C1": (
