@@ -57,12 +57,7 @@ def fit(
     >>> run.finished, [row["step"] for row in run.rows() if "lr" in row]
     (True, [2, 4])
     """
-    if not isinstance(model, ViT | BiT):
-        raise ValueError(
-            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
-        )
-    if workers < 0:
-        raise ValueError(f"workers={workers}: expected 0 (this process prepares the pictures) or more.")
+    check_given(model, train, recipe, workers=workers)
     run, world = Run(out), joined(parallel)
     with torch.random.fork_rng(), lost(world, out):
         plan = preflight.check(model, train, recipe, val=val, evals=evals, world=world)
@@ -79,6 +74,23 @@ def fit(
         finally:  # also after a stop or a divergence: the caller's model is whole again
             trainee.release()
     return run
+
+
+def check_given(model: Any, train: Any, recipe: Any, *, workers: int) -> None:
+    """Refuse what is of the wrong kind, in words."""
+    if not isinstance(model, ViT | BiT):
+        raise ValueError(
+            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
+        )
+    if not isinstance(recipe, Recipe) or not isinstance(train, Dataset):
+        raise ValueError(
+            "fit(model, data, recipe) takes a dataset (sl.dataset, sl.Folder) and a recipe that was called, such as "
+            f"sl.recipes.laptop_vit(); got a {type(train).__name__} and a {type(recipe).__name__}."
+        )
+    if odd := [f"{p.dtype} on {p.device}" for p in model.parameters() if p.is_meta or p.dtype != torch.float32]:
+        raise ValueError(f"fit trains float32 models in memory; got {odd[0]}: model.float(), or build without device=.")
+    if workers < 0:
+        raise ValueError(f"workers={workers}: expected 0 (this process prepares the pictures) or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +234,7 @@ def already(run: Run, about: dict[str, Any], model: Model) -> bool:
     run.check(here)
     if not (run.path / "run.json").exists() or not run.finished:
         return False
-    become(model, run.model)
+    become(model, run.model.to(next(model.parameters()).device))
     return True
 
 
@@ -244,15 +256,18 @@ def opened(job: Job, about: dict[str, Any], trainee: Trainee) -> tuple[Job, Trai
 
 
 def finish(run: Run, trainee: Trainee, *, step: int, best: dict[str, Any] | None, bad: dict[str, str]) -> None:
-    """The last weights once more with their proof inside, and the end of run.json."""
+    """The last weights once more with their proof inside, and the end of run.json; the model leaves as it is kept."""
     keep(run, trainee, LAST, probes=True)
     with trainee.averaged() as model:
-        if trainee.average is not None:  # the model leaves as it was measured
+        if trainee.average is not None:
             values = {n: p.detach().clone() for n, p in model.named_parameters()}
     if trainee.average is not None:
         with torch.no_grad():
             for name, p in trainee.model.named_parameters():
                 p.copy_(values[name])
+    trainee.world.wait()
+    if trainee.recipe.patience is not None and not trainee.world.sharded:  # the best, not the last
+        become(trainee.model, run.model.to(trainee.device))
     if trainee.world.first:
         out = run.model
         ended = {"step": step, "best": best, "bad pictures": bad, "weights": fingerprint(out)}
