@@ -313,6 +313,8 @@ def test_things_of_the_wrong_kind_are_refused(tmp_path):
         sl.fit(torch.nn.Linear(2, 2), train, recipe(), out=out)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"that was called.*got a View and a function"):
         sl.fit(model(), train, sl.recipes.laptop_vit, out=out)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="val=str"):
+        sl.fit(model(), train, recipe(), val="val", out=out)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="got a list"):
         sl.fit(model(), [train], recipe(), out=out)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"float64 on cpu: model\.float"):
