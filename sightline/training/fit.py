@@ -57,18 +57,14 @@ def fit(
     >>> run.finished, [row["step"] for row in run.rows() if "lr" in row]
     (True, [2, 4])
     """
-    if not isinstance(model, ViT | BiT):
-        raise ValueError(
-            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
-        )
-    if workers < 0:
-        raise ValueError(f"workers={workers}: expected 0 (this process prepares the pictures) or more.")
+    check_given(model, train, recipe, val=val, workers=workers)
     run, world = Run(out), joined(parallel)
     with torch.random.fork_rng(), lost(world, out):
         plan = preflight.check(model, train, recipe, val=val, evals=evals, world=world)
+        held = fingerprint(model)
         at_size(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
         about = described(model, train, recipe, val)
-        if already(run, about, model):
+        if already(run, about, model, held=held):
             return run
         job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
         trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
@@ -79,6 +75,24 @@ def fit(
         finally:  # also after a stop or a divergence: the caller's model is whole again
             trainee.release()
     return run
+
+
+def check_given(model: Any, train: Any, recipe: Any, *, val: Any, workers: int) -> None:
+    """Refuse what is of the wrong kind, in words."""
+    if not isinstance(model, ViT | BiT):
+        raise ValueError(
+            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
+        )
+    if not (isinstance(recipe, Recipe) and isinstance(train, Dataset) and isinstance(val, Dataset | None)):
+        raise ValueError(
+            "fit(model, data, recipe) takes a dataset (sl.dataset, sl.Folder) and a recipe that was called, such as "
+            f"sl.recipes.laptop_vit(); got a {type(train).__name__} and a {type(recipe).__name__}, "
+            f"val={type(val).__name__}."
+        )
+    if odd := [f"{p.dtype} on {p.device}" for p in model.parameters() if p.is_meta or p.dtype != torch.float32]:
+        raise ValueError(f"fit trains float32 models in memory; got {odd[0]}: model.float(), or build without device=.")
+    if workers < 0:
+        raise ValueError(f"workers={workers}: expected 0 (this process prepares the pictures) or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +188,7 @@ def measured(trainee: Trainee, evals: Sequence[Evaluator], *, step: int, last: b
     for every, evaluate in evals:
         if last or step % every == 0:
             with trainee.averaged() as model:
-                found |= evaluate(model)
+                found |= evaluate(model) or {}
     return found
 
 
@@ -210,19 +224,19 @@ def described(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None)
     return {**about, "begun": time.strftime("%Y-%m-%d %H:%M:%S"), "identity": identity(model, train, recipe, val)}
 
 
-def already(run: Run, about: dict[str, Any], model: Model) -> bool:
+def already(run: Run, about: dict[str, Any], model: Model, *, held: str) -> bool:
     """Whether the folder holds this run, complete; the model then becomes what came out of it."""
     here = about["identity"]
     if (run.path / "run.json").exists():
         there, weights = run.about, here["model"]["weights"]
         left = (there.get("ended") or facts_of(run.state) or {}).get("weights")
-        if weights == left:  # the same cell of a notebook again: the model was trained in place
+        if left in (weights, held):  # the same cell of a notebook again: the model was trained in place
             weights = there["identity"]["model"]["weights"]
         here = {**here, "model": {**here["model"], "weights": weights}}
     run.check(here)
     if not (run.path / "run.json").exists() or not run.finished:
         return False
-    become(model, run.model)
+    become(model, run.model.to(next(model.parameters()).device))
     return True
 
 
@@ -244,15 +258,18 @@ def opened(job: Job, about: dict[str, Any], trainee: Trainee) -> tuple[Job, Trai
 
 
 def finish(run: Run, trainee: Trainee, *, step: int, best: dict[str, Any] | None, bad: dict[str, str]) -> None:
-    """The last weights once more with their proof inside, and the end of run.json."""
+    """The last weights once more with their proof inside, and the end of run.json; the model leaves as it is kept."""
     keep(run, trainee, LAST, probes=True)
     with trainee.averaged() as model:
-        if trainee.average is not None:  # the model leaves as it was measured
+        if trainee.average is not None:
             values = {n: p.detach().clone() for n, p in model.named_parameters()}
     if trainee.average is not None:
         with torch.no_grad():
             for name, p in trainee.model.named_parameters():
                 p.copy_(values[name])
+    trainee.world.wait()
+    if trainee.recipe.patience is not None and not trainee.world.sharded:  # the best, not the last
+        become(trainee.model, run.model.to(trainee.device))
     if trainee.world.first:
         out = run.model
         ended = {"step": step, "best": best, "bad pictures": bad, "weights": fingerprint(out)}

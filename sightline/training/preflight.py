@@ -20,7 +20,7 @@ from sightline.data.draws import Ints
 from sightline.data.folder import Files
 from sightline.data.scenes.scenes import Scenes
 from sightline.data.shards import Shards
-from sightline.models.build import Model
+from sightline.models.build import Model, change
 from sightline.models.checks import pair
 from sightline.models.cost import Kept
 from sightline.spec import ImageSpec
@@ -125,6 +125,8 @@ def check(
         if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], int) and one[0] > 0):
             raise ValueError(f"evals are pairs (every so many steps, function of the model); got {one!r}.")
     check_pictures(model)
+    for _, size in recipe.sizes:
+        change(model.config, size=pair(size))  # the configuration refuses sizes that its patches do not divide
     if world.sharded and recipe.sizes:
         raise ValueError("Progressive resolution (sizes) does not go with --parallel fsdp: use ddp, or one size.")
     if recipe.task != "classify" and recipe.sizes:

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import math
 import types
 import typing
 from collections.abc import Iterable
@@ -102,6 +103,14 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 _refuse(f"{name}={value}", "expected a number above 0")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                _refuse(f"{name}={value}", "expected a finite number")
+        for name in ("decayed", "frozen", "trained"):
+            if isinstance(getattr(self, name), str):
+                _refuse(
+                    f"{name}={getattr(self, name)!r}", f"expected a tuple of globs, such as ({getattr(self, name)!r},)"
+                )
         for name in ("lr", "warmup", "end_lr", "weight_decay"):
             if getattr(self, name) < 0:
                 _refuse(f"{name}={getattr(self, name)}", "expected a number of at least 0")

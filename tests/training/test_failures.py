@@ -117,6 +117,18 @@ def test_the_same_cell_of_a_notebook_again_after_a_stop(tmp_path):
     assert (run.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
+def test_the_same_cell_again_after_a_stop_at_a_smaller_size(tmp_path):
+    train, _ = data()
+    settings = recipe(steps=4, sizes=((0, 8), (0.5, 16)))
+    whole = sl.fit(model(), train, settings, out=tmp_path / "whole")
+    m = model()
+    with pytest.raises(sl.Stopped):
+        sl.fit(m, train, settings, out=tmp_path / "run", evals=[(1, interrupt)])
+    assert m.config.size == (8, 8)
+    assert losses(sl.fit(m, train, settings, out=tmp_path / "run")) == losses(whole)
+    assert m.config.size == (16, 16)
+
+
 def test_broken_exchanges_are_told_in_words_only_among_many(tmp_path):
     def fails(world, words):
         with lost(world, tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import sightline as sl
 
@@ -209,6 +210,28 @@ def test_early_stopping_keeps_the_best(tmp_path):
     assert (run.path / "model.safetensors").read_bytes() == (run.path / "best.safetensors").read_bytes()
 
 
+def test_early_stopping_leaves_the_best_in_the_model_too(tmp_path):
+    (train, val), m = data(), model()
+    settings = recipe(steps=12, lr=5e-3, eval_every=1, patience=2)
+    run = sl.fit(m, train, settings, val=val, out=tmp_path / "run")
+    assert run.about["ended"]["step"] > run.about["ended"]["best"]["step"]
+    assert all(torch.equal(a, b) for a, b in zip(m.state_dict().values(), run.model.state_dict().values()))
+    log = (run.path / "log.jsonl").read_bytes()
+    sl.fit(m, train, settings, val=val, out=tmp_path / "run")  # again, with what came out
+    assert (run.path / "log.jsonl").read_bytes() == log
+
+
+def test_unreadable_pictures_are_replaced_and_named(tmp_path):
+    for i in range(240):
+        home = tmp_path / "pets" / ("cat", "dog")[i % 2]
+        home.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), i, np.uint8)).save(home / f"{i}.png")
+    (tmp_path / "pets/cat/4.png").write_bytes(b"no picture")
+    train = sl.Folder(tmp_path / "pets")
+    run = sl.fit(model(classes=2), train, recipe(steps=8, batch=30), out=tmp_path / "run")
+    assert [name.rpartition("/")[2] for name in run.about["ended"]["bad pictures"]] == ["4.png"]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_progressive_resolution_ends_at_the_model_s_own(name, tmp_path):
     train, val = data(40, size=32)
@@ -284,9 +307,21 @@ def test_activation_checkpointing_changes_nothing(tmp_path):
     np.testing.assert_allclose(losses(less), losses(plain), rtol=1e-6)
 
 
-def test_foreign_modules_are_refused(tmp_path):
+def test_things_of_the_wrong_kind_are_refused(tmp_path):
+    train, out = data()[0], tmp_path / "run"
     with pytest.raises(ValueError, match="Linear"):
-        sl.fit(torch.nn.Linear(2, 2), data()[0], recipe(), out=tmp_path / "run")  # type: ignore[arg-type]
+        sl.fit(torch.nn.Linear(2, 2), train, recipe(), out=out)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"that was called.*got a View and a function"):
+        sl.fit(model(), train, sl.recipes.laptop_vit, out=out)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="val=str"):
+        sl.fit(model(), train, recipe(), val="val", out=out)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got a list"):
+        sl.fit(model(), [train], recipe(), out=out)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"float64 on cpu: model\.float"):
+        sl.fit(model().double(), train, recipe(), out=out)
+    with pytest.raises(ValueError, match="on meta"):
+        sl.fit(model(device="meta"), train, recipe(), out=out)
+    assert not out.exists()
 
 
 def test_log_and_save_intervals_may_change_between_starts(tmp_path):

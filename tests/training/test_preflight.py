@@ -48,6 +48,7 @@ def folder(tmp_path_factory):
         ({"epochs": 0.01}, r"make no optimiser step"),
         ({"decay": "staircase", "milestones": (9,)}, r"first milestone \(9\) lies behind the last step \(4\)"),
         ({"sizes": ((0, 8), (0.9, 16))}, r"4 steps end before the last size"),
+        ({"sizes": ((0, 15), (0.5, 16))}, r"15 x 15"),
         ({"patience": 3}, r"no validation data"),
         ({"task": "masked", "sizes": ((0, 8), (0.5, 16))}, r"for task=classify"),
     ],

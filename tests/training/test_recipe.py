@@ -107,3 +107,21 @@ def test_epochs_count_whole_batches(pictures, batch, epochs):
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (0.1, 10), (0.999, 100), (1, 1), (5, 5)])
 def test_warmup_below_one_is_a_share(warmup, steps):
     assert replace(PLAIN, warmup=warmup).warmup_steps(10**6) == steps
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr": float("inf")}, {"lr": float("nan")}, {"weight_decay": float("inf")}, {"clip": float("nan")}]
+)
+def test_numbers_are_finite(changes):
+    with pytest.raises(ValueError, match="finite"):
+        sl.Recipe(**{"lr": 1e-3, "batch": 8, "steps": 2, **changes})
+    with pytest.raises(ValueError, match="finite"):
+        sl.Recipe(lr=1e-3, batch=8, epochs=float("inf"))
+    with pytest.raises(ValueError, match="finite"):
+        sl.Recipe(lr=1e-3, batch=8, steps=2).change(["lr=1e400"])
+
+
+def test_one_glob_is_still_a_list():
+    with pytest.raises(ValueError, match=r"such as \('head.\*',\)"):
+        sl.Recipe(lr=1e-3, batch=8, steps=2, frozen="head.*")
+    assert sl.Recipe(lr=1e-3, batch=8, steps=2).change(["frozen=head.*"]).frozen == ("head.*",)
