@@ -29,7 +29,7 @@ def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
     steps = list(plan.run(say))
     results = [path for step in steps for path in step.results]
     say(f"writing the page about {len(results)} results")
-    title = f"Four small models on {data}, {minutes:g} minutes"
+    title = f"Four small models on {data}: a demo of {minutes:g} minutes, one seed"
     page = sl.write_report(unique(results, plan.path), plan.path / "report", title)
     rows = [step.row for step in steps if step.row is not None]
     verdicts = sl.verdicts([sl.Result.load(path) for path in results])

@@ -18,6 +18,7 @@ from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import Verdict
 
 DAMAGED = "The numbers of this result do not fit together."
+MANY = 12  # verdicts that stand open above the pictures
 
 
 @dataclass
@@ -68,7 +69,14 @@ class Page:
             f'<div class="count {css}"><b>{states.count(state)}</b>{state}</div>'
             for state, css in (("holds", "holds"), ("does not hold", "not"), ("undecided", "open"))
         )
-        cards = "".join(card(v, folded=True) for v in self.verdicts)
+        first = self.verdicts
+        if len(first) > MANY:  # decided ones before open ones, and soon the pictures
+            first = sorted(first, key=lambda v: v.state == "undecided")
+        cards = "".join(card(v, folded=True) for v in first[:MANY])
+        more = "".join(card(v, folded=True) for v in first[MANY:])
+        if more:
+            more = f'<summary>{len(first) - MANY} more verdicts</summary><div class="verdicts">{more}</div>'
+            more = f"<details>{more}</details>"
         open_ = "".join(f"<li>{k}: {escape(w)}</li>" for k, w in unjudged(self.verdicts).items())
         rest = f"<details><summary>{len(CLAIMS)} claims are known here; what would decide the others</summary>"
         rest += f'<ul class="notices">{open_}</ul></details>' if open_ else "</details>"
@@ -82,7 +90,8 @@ class Page:
         none = "" if self.verdicts else "<p>None of these results decides a claim of the papers.</p>"
         return (
             '<section class="summary" id="summary"><h2>The papers’ claims, held against these results</h2>'
-            f'<div class="counts">{counts}</div>{none}<div class="verdicts">{cards}</div>{rest}{notices}</section>'
+            f'<div class="counts">{counts}</div>{none}<div class="verdicts">{cards}</div>'
+            f"{more}{rest}{notices}</section>"
         )
 
     def section(self, group: Group) -> str:
