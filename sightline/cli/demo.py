@@ -11,7 +11,7 @@ from sightline.cli.shell import show, verb
 
 
 @verb
-@click.option("--data", default="scenes/shape", show_default=True, help="Scenes, or a dataset such as cifar10.")
+@click.option("--data", default="scenes/count", show_default=True, help="Scenes, or a dataset such as cifar10.")
 @click.option("--minutes", default=10.0, show_default=True, help="About how long, on two cores.")
 @click.option("--out", default="demo", show_default=True, type=click.Path(file_okay=False), help="Where files go.")
 @click.option("--seed", default=0, show_default=True, help="Seed of models, data and draws.")
@@ -28,9 +28,11 @@ def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
 
     steps = list(plan.run(say))
     results = [path for step in steps for path in step.results]
-    say(f"writing the page about {len(results)} results")
     title = f"Four small models on {data}: a demo of {minutes:g} minutes, one seed"
-    page = sl.write_report(unique(results, plan.path), plan.path / "report", title)
+    page = plan.path / "report" / "report.html"
+    if not page.exists() or page.stat().st_mtime < max(path.stat().st_mtime for path in results):
+        say(f"writing the page about {len(results)} results")
+        page = sl.write_report(unique(results, plan.path), plan.path / "report", title)
     rows = [step.row for step in steps if step.row is not None]
     verdicts = sl.verdicts([sl.Result.load(path) for path in results])
     told = [verdict(v) for v in verdicts]

@@ -54,7 +54,7 @@ class Demo:
     """
 
     out: str | Path = "demo"
-    data: str = "scenes/shape"
+    data: str = "scenes/count"
     minutes: float = 10.0
     seed: int = 0
     models: tuple[str, ...] = tuple(MODELS)
