@@ -37,9 +37,20 @@ def paths(model: nn.Module, pattern: str) -> list[str]:
     >>> paths(model, "blocks.[01].attn.probs")
     ['blocks.0.attn.probs', 'blocks.1.attn.probs']
     """
+    return _matching(_runnable(model), pattern)
+
+
+def _runnable(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module inside that puts something out, by path."""
+    found = {name: m for name, m in model.named_modules() if type(m).forward is not nn.Module.forward}
+    return {name: m for name, m in found.items() if name}
+
+
+def _matching(runnable: dict[str, nn.Module], pattern: str) -> list[str]:
+    if pattern in runnable:  # a plain path, the frequent case
+        return [pattern]
     matcher = re.compile(_regex(pattern))
-    runs = {name: module for name, module in model.named_modules() if type(module).forward is not nn.Module.forward}
-    return [name for name in runs if name and matcher.fullmatch(name)]
+    return [name for name in runnable if matcher.fullmatch(name)]
 
 
 def _regex(pattern: str) -> str:
@@ -68,8 +79,8 @@ def record(
     >>> tape["blocks.5.attn.probs"].shape
     torch.Size([1, 4, 65, 65])
     """
-    names = _expand(model, patterns)
-    modules = dict(model.named_modules())
+    modules = _runnable(model)
+    names = _expand(model, modules, patterns)
     tape: dict[str, Any] = {}
 
     def hook(name: str) -> Callable[..., None]:
@@ -95,14 +106,14 @@ def record(
         )
 
 
-def _expand(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
+def _expand(model: nn.Module, runnable: dict[str, nn.Module], patterns: tuple[str, ...]) -> list[str]:
     if not patterns:
         raise ValueError('record needs at least one module path, such as "blocks.*.attn.probs".')
     names: dict[str, None] = {}
     for pattern in patterns:
-        found = paths(model, pattern)
+        found = _matching(runnable, pattern)
         if not found:
-            close = difflib.get_close_matches(pattern.replace("*", "0"), paths(model, "**"), n=3, cutoff=0.3)
+            close = difflib.get_close_matches(pattern.replace("*", "0"), runnable, n=3, cutoff=0.3)
             raise ValueError(
                 f"No module of {type(model).__name__} matches {pattern!r}. Closest: {', '.join(close) or 'none'}."
             )
