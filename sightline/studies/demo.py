@@ -85,7 +85,7 @@ class Demo:
             trained[name] = run.model
             yield self.measured(name, run, train, test)
         say(f"{self.models[0]}: fine-tuning at {HIGH} px what was trained at {SIZE}")
-        yield self.tuned(trained[self.models[0]])
+        yield self.tuned()
         n = max(16, min(256, round(12.8 * self.minutes)))
         for name, model in trained.items():
             say(f"{name}: looking at it, every analysis that applies, {n} pictures")
@@ -136,18 +136,9 @@ class Demo:
             model,
         )
         kept(place / "curves.npz", run.curves, name, model)
-        spent, low, high = cost(model), *interval(scored)
-        row = {
-            "model": name,
-            "parameters": spent.parameters,
-            "MMAC": round(spent.macs / 1e6, 1),
-            "test accuracy": round(float(scored.summary()["top-1"]), 4),
-            "95 %": f"{low:.3f} to {high:.3f}",
-            "10-shot": round(float(few.summary()["10-shot"]), 4),
-        }
-        return Step(f"train {name}", tuple(sorted(place.glob("*.npz"))), row)
+        return Step(f"train {name}", tuple(sorted(place.glob("*.npz"))), row_of(name, model, scored, few))
 
-    def tuned(self, model: Model) -> Step:
+    def tuned(self) -> Step:
         """Fine-tuned at a higher resolution with the position embeddings resampled, against none of it (V6)."""
         name = self.models[0]
         train, test = self.pictures("train", HIGH), self.pictures("test", HIGH)
@@ -158,16 +149,7 @@ class Demo:
         title = f"{name} at {HIGH} px"
         place = self.path / "measure" / f"{name}-{HIGH}"
         scored = kept(place / "accuracy.npz", lambda: evaluate(run.model, test), title, run.model)
-        low, high_end = interval(scored)
-        row = {
-            "model": title,
-            "parameters": cost(run.model).parameters,
-            "MMAC": round(cost(run.model).macs / 1e6, 1),
-            "test accuracy": round(float(scored.summary()["top-1"]), 4),
-            "95 %": f"{low:.3f} to {high_end:.3f}",
-            "10-shot": None,
-        }
-        return Step(f"fine-tune {name} at {HIGH} px", (place / "accuracy.npz",), row)
+        return Step(f"fine-tune {name} at {HIGH} px", (place / "accuracy.npz",), row_of(title, run.model, scored))
 
 
 def in_memory(data: Dataset) -> Arrays:
@@ -192,5 +174,15 @@ def family(model: Model) -> str:
     return "hybrid" if isinstance(model, Hybrid) else "vit" if isinstance(model, ViT) else "cnn"
 
 
-def interval(scored: Result) -> tuple[float, float]:
-    return scored.interval if isinstance(scored, Classification) else (float("nan"),) * 2
+def row_of(name: str, model: Model, scored: Result, few: Result | None = None) -> dict[str, Any]:
+    """One model's line of the table."""
+    spent = cost(model)
+    low, high = scored.interval if isinstance(scored, Classification) else (float("nan"),) * 2
+    return {
+        "model": name,
+        "parameters": spent.parameters,
+        "MMAC": round(spent.macs / 1e6, 1),
+        "test accuracy": round(float(scored.summary()["top-1"]), 4),
+        "95 %": f"{low:.3f} to {high:.3f}",
+        "10-shot": None if few is None else round(float(few.summary()["10-shot"]), 4),
+    }

@@ -1,6 +1,5 @@
 """Before step 1: what the run will be, what it will cost, and a refusal of what silently fails elsewhere."""
 
-import itertools
 import math
 import os
 import shutil
@@ -302,7 +301,7 @@ def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> 
 
 def facts(plan: Plan) -> dict[str, Any]:
     """The plan as JSON takes it."""
-    return dict(itertools.chain(asdict(plan).items()))
+    return asdict(plan)
 
 
 def _hours(seconds: float) -> str:
