@@ -1,7 +1,7 @@
 """Speed and memory of the measuring room: `python -m benchmarks.evals [rounds]`, a few minutes.
 
-Extraction is timed against the bare forward pass on the same prepared batches, in turns, so that a busy machine slows
-both alike; few-shot at ImageNet's size runs in a process of its own, whose peak memory is its alone.
+Extraction is timed against the bare forward pass on the same batches, in turns batch by batch, so that a busy machine
+slows both alike; few-shot at ImageNet's size runs in a process of its own, whose peak memory is its alone.
 """
 
 import json
@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,39 @@ from benchmarks.race import high_water, save
 BATCH, PICTURES, ROUNDS = 16, 192, 5  # the one picture that extraction tries first is no overhead of a dataset
 
 
+class Turns(sl.Arrays):
+    """A dataset that runs the bare forward pass on each batch it hands out, before or after the batch is used.
+
+    So both are timed a second apart, and a machine whose speed wanders by a third from minute to minute slows both.
+    """
+
+    def batches(self, *args, **settings):
+        return Turn(self, super().batches(*args, **settings))
+
+    def bare(self, x: torch.Tensor) -> None:
+        start = time.process_time()
+        with torch.inference_mode():
+            self.model.features(x)
+        self.spent += time.process_time() - start
+
+
+@dataclass
+class Turn:
+    data: Turns
+    inner: Any
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self):
+        for i, (x, y) in enumerate(self.inner):
+            if i % 2:
+                self.data.bare(x)
+            yield x, y
+            if not i % 2:
+                self.data.bare(x)
+
+
 def overhead(name: str, rounds: int, *, pictures: int = PICTURES, **settings) -> dict:
     """Extraction over the bare forward pass, on pictures of the right size: the median of the ratios of each round.
 
@@ -28,26 +63,16 @@ def overhead(name: str, rounds: int, *, pictures: int = PICTURES, **settings) ->
     """
     torch.set_num_threads(1)
     model = sl.build(name, classes=0).eval()
-    size = model.image.size
     rng = np.random.default_rng(0)
-    data = sl.Arrays(rng.integers(0, 255, (pictures, *size, 3), dtype=np.uint8), np.zeros(pictures, np.int64))
-    batches = [x for x, _ in data.batches(model.image, batch=BATCH)]
-
-    def bare() -> None:
-        with torch.inference_mode():
-            for x in batches:
-                model.features(x)
-
-    def ours() -> None:
-        sl.extract(model, data, batch=BATCH, **settings)
-
+    data = Turns(rng.integers(0, 255, (pictures, *model.image.size, 3), dtype=np.uint8), np.zeros(pictures, np.int64))
+    data.model = model
     times: dict[str, list[float]] = {"bare": [], "ours": []}
-    bare(), ours()
-    for i in range(rounds):
-        for key, run in (("bare", bare), ("ours", ours))[:: 1 if i % 2 else -1]:
-            start = time.process_time()
-            run()
-            times[key].append(time.process_time() - start)
+    for _ in range(rounds + 1):
+        data.spent, start = 0.0, time.process_time()
+        sl.extract(model, data, batch=BATCH, **settings)
+        times["bare"].append(data.spent)
+        times["ours"].append(time.process_time() - start - data.spent)
+    times = {key: row[1:] for key, row in times.items()}  # the first round warms up
     ratio = statistics.median(b / a for a, b in zip(times["bare"], times["ours"]))
     middle = {key: statistics.median(row) for key, row in times.items()}
     return {**middle, "overhead": ratio - 1, "rounds": times}

@@ -1,7 +1,7 @@
 """Speed of training: `python -m benchmarks.training loop | sixty`.
 
 loop   the whole loop (data, clip, logging) against the bare forward, backward and step on batches made beforehand, a
-       few minutes; both take turns within one run, every few steps.
+       few minutes; both take turns within one run, every eight steps.
 sixty  time to 60 % on CIFAR-10 (`sightline data get cifar10` first) against timm's training script with its defaults,
        on the very same module; both processes take turns of some seconds, and a clock runs for each in its turns only.
 """
@@ -24,7 +24,7 @@ from PIL import Image
 import sightline as sl
 from benchmarks.race import matmul_speed, save
 
-BATCH, SEGMENT, ROUNDS = 128, 20, 9
+BATCH, SEGMENT, ROUNDS = 128, 8, 40
 GOAL, TURN, BUDGET = 0.60, 10.0, 1500.0  # accuracy, seconds of a turn, seconds of own time
 
 

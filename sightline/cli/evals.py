@@ -8,6 +8,7 @@ import numpy as np
 
 import sightline as sl
 from sightline.cli.data import _splits
+from sightline.cli.model import opened
 from sightline.cli.shell import cli, show, verb
 from sightline.evals.probes import PROBES, probe_named
 from sightline.evals.vtab import beside_references
@@ -26,23 +27,6 @@ tokens_option = click.option(
 num_option = click.option("--num", type=int, help="How many scenes, where DATA is scenes/NAME; 2000 unless said.")
 train_option = click.option("--train-split", default="train", show_default=True)
 test_option = click.option("--test-split", default="test", show_default=True)
-
-
-def model_of(name: str, size: int | None = None) -> Any:
-    """A model by name (freshly built), a weights file, a run folder or a zoo name."""
-    if not Path(name).exists() and _buildable(name):
-        click.echo(f"note: {name} is built anew, with random weights; give a weights file to measure those.", err=True)
-        changes: dict[str, Any] = {"size": size} if size else {}
-        return sl.build(name, **changes).eval()
-    return sl.load(name, size=size)
-
-
-def _buildable(name: str) -> bool:
-    try:
-        sl.config(name)
-    except ValueError:
-        return False
-    return True
 
 
 def data_of(where: str, split: str | None, model: Any, num: int | None = None) -> sl.Dataset:
@@ -118,7 +102,7 @@ def fewshot(
     as_json: bool,
 ) -> None:
     """Closed-form few-shot accuracy of MODEL's frozen features on DATA."""
-    wanted, value, m = numbers(shots, "--shots"), penalty(l2), model_of(model, size)
+    wanted, value, m = numbers(shots, "--shots"), penalty(l2), opened(model, size)
     both = pair_of(m, data, (train_split, test_split), num=num, tokens=tokens, batch=batch, workers=workers)
     result = sl.fewshot(both[0], both[1], shots=wanted, seeds=seeds, l2=value)
     saved(result, save)
@@ -172,7 +156,7 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Accuracy of MODEL's own classifier on DATA: top-1, top-5, calibration; per class and confusion on request."""
-    m = model_of(model)
+    m = opened(model)
     d = data_of(data, split or held_out(data), m, num)
     if second is not None:
         other = data_of(second, second_split or held_out(second), m, num)
@@ -247,7 +231,7 @@ def probe(
     as_json: bool,
 ) -> None:
     """Accuracy of a probe at every layer of MODEL on DATA."""
-    m = model_of(model, size)
+    m = opened(model, size)
     where = [part.strip() for part in layers.split(",")]
     settings = {"layers": where, "tokens": tokens, "maps": "last", "batch": batch, "workers": workers}
     both = pair_of(m, data, (train_split, test_split), num=num, **settings)
@@ -296,7 +280,7 @@ def episodes(
     as_json: bool,
 ) -> None:
     """K-way N-shot episodes on DATA's classes, which must not be those that MODEL was trained on."""
-    k, n, m = numbers(ways, "--ways"), numbers(shots, "--shots"), model_of(model, size)
+    k, n, m = numbers(ways, "--ways"), numbers(shots, "--shots"), opened(model, size)
     e = sl.extract(m, data_of(data, split or held_out(data), m, num), tokens=tokens, batch=batch, workers=workers)
     known = getattr(m, "class_names", None) or ()
     result = sl.episodes(e, k, n, queries=queries, episodes=count, classifier=classifier, trained_on=known, seed=seed)
@@ -335,7 +319,7 @@ def vtab(
 ) -> None:
     """MODEL on a suite of tasks with 1,000 training pictures each; for VTAB-1k beside the paper's table 9."""
     wanted = [t.strip() for t in tasks.split(",")] if tasks else None
-    result = sl.vtab(model_of(model, size), suite, tasks=wanted, root=root, batch=batch, workers=workers)
+    result = sl.vtab(opened(model, size), suite, tasks=wanted, root=root, batch=batch, workers=workers)
     saved(result, save)
     rows = beside_references(result)
     show({"rows": rows, **result.summary()} if as_json else rows, as_json, title=result.caption)

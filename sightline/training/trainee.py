@@ -55,7 +55,8 @@ class Trainee:
     def learn(self, images: Tensor, labels: Tensor, *, step: int, rate: float, watch: bool = False) -> Learned:
         """One optimiser step on this process's share of a batch."""
         self.at(images.shape[2:])  # type: ignore[arg-type]
-        self.task.train()
+        if not self.task.training:
+            self.task.train()
         loss = self.backward(images, labels, step=step)
         if self.device.type == "cpu" and not torch.isfinite(loss):  # an accelerator would stall at the question
             return Learned(loss=loss)

@@ -1,0 +1,71 @@
+"""The demo: it goes on where it was, and does nothing twice."""
+
+import json
+
+import pytest
+
+import sightline as sl
+from sightline.cli import main
+
+
+class Enough(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    return sl.Demo(out=tmp_path_factory.mktemp("demo"), minutes=0.04, models=("ViT", "BiT"))
+
+
+@pytest.fixture(scope="module")
+def steps(plan):
+    """Stopped after the first model, then run to its end."""
+
+    def stop(text):
+        if text.startswith("BiT"):
+            raise Enough
+
+    with pytest.raises(Enough):
+        list(plan.run(stop))
+    first = {path: path.stat().st_mtime_ns for path in (plan.path / "runs" / "ViT").iterdir()}
+    steps = list(plan.run(lambda text: None))
+    assert first.items() <= {path: path.stat().st_mtime_ns for path in (plan.path / "runs" / "ViT").iterdir()}.items()
+    return steps
+
+
+def test_every_step_leaves_results(steps):
+    assert [step.what for step in steps] == [
+        "train ViT", "train BiT", "fine-tune ViT at 48 px", "look at ViT", "look at BiT", "compare ViT and BiT",
+    ]  # fmt: skip
+    results = [sl.Result.load(path) for step in steps for path in step.results]
+    assert len(results) > 30
+    assert all(result.how["models"] for result in results)
+    names = {model["name"] for result in results for model in result.how["models"]}
+    assert names == {"ViT", "BiT", "ViT at 48 px"}
+    rows = [step.row for step in steps if step.row]
+    assert [row["model"] for row in rows] == ["ViT", "BiT", "ViT at 48 px"]
+    assert rows[2]["MMAC"] > rows[0]["MMAC"]
+    claims = {v.claim for v in sl.verdicts(results)}
+    assert {"C1", "C5", "C11"} <= claims
+
+
+def test_a_second_time_nothing_is_done_again(plan, steps):
+    before = {path: path.stat().st_mtime_ns for path in plan.path.rglob("*") if path.is_file()}
+    again = list(plan.run(lambda text: None))
+    assert [step.row for step in again] == [step.row for step in steps]
+    assert {path: path.stat().st_mtime_ns for path in plan.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("settings, said", [({"minutes": 0}, "above 0"), ({"models": ("ViT", "Swin")}, "Swin")])
+def test_bad_input(settings, said):
+    with pytest.raises(ValueError, match=said):
+        sl.Demo(**settings)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_a_page(capsys, tmp_path):
+    main(["demo", "--minutes", "0.02", "--out", str(tmp_path), "--json"])
+    out = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in out["models"]] == ["ViT", "ViT-GAP", "BiT", "hybrid", "ViT at 48 px"]
+    assert {v["verdict"] for v in out["verdicts"]} <= {"holds", "does not hold", "undecided"}
+    assert "<html" in open(out["page"], encoding="utf-8").read(2000)
