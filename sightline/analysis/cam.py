@@ -27,7 +27,7 @@ def cam_layer(s: Subject) -> str:
     """
     if s.attention_blocks and s.pool == "cls" and s.prefix:
         return [p.path for p in s.parts if p.kind == "norm" and p.sublayer == "attention"][-1]
-    return s.block_outputs[-1].path if s.block_outputs else [p.path for p in s.parts if p.layout == "map"][-1]
+    return s.block_outputs[-1].path
 
 
 def grad_cam(

@@ -117,7 +117,7 @@ def _one(name: str, analysis: Analysis, t: Task, out: Path, key: str) -> Looked:
     begun = time.monotonic()
     try:
         found = analysis.run(t)
-    except (ValueError, RuntimeError, torch.linalg.LinAlgError) as error:
+    except (ValueError, RuntimeError, LookupError, TypeError, ArithmeticError) as error:
         log.warning("%s failed: %s", name, error)
         return Looked(name=name, state="failed", why=" ".join(str(error).split()))
     found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)

@@ -112,7 +112,7 @@ def within(field: Float[Tensor, "y x"], centre: tuple[float, ...], radius: float
 
 def permuted(s: Subject, images: Tensor, cell: tuple[int, int], seed: int) -> tuple[float, float]:
     """Relative change of tokens (against permuted tokens) and of pooled features when patches change places."""
-    if any(size % c for size, c in zip(images.shape[2:], cell)):
+    if any(size != c * g for size, c, g in zip(images.shape[2:], cell, s.grid)):  # cells that do not tile the picture
         return float("nan"), float("nan")
     mixed, order = permute_patches(images, cell, seed=seed)
     before, after = s.model.features(images), s.model.features(mixed)  # type: ignore[operator]

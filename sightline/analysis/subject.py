@@ -56,9 +56,9 @@ class Subject:
 
     @property
     def block_outputs(self) -> list[Part]:
-        """What each encoder block or residual unit puts out."""
+        """What each encoder block or residual unit puts out; of a CNN without such units, what every layer does."""
         last = {p.block: p for p in self.parts if p.kind == "sum"}
-        return list(last.values())
+        return list(last.values()) or [p for p in self.parts if p.layout == "map"]
 
     @property
     def place(self) -> tuple[torch.device, torch.dtype]:

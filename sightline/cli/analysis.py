@@ -55,7 +55,9 @@ def look(
     a timm, transformers or torchvision module), or the name of a variant, which is untrained.
     """
     (name,) = titles(given, model)
-    rows = sl.look(opened(model, size, classes=10), pictures(data, split), out, only=names(only), n=num, seed=seed, name=name)
+    rows = sl.look(
+        opened(model, size, classes=10), pictures(data, split), out, only=names(only), n=num, seed=seed, name=name
+    )
     page(rows, out, report=report, quiet=as_json, title=f"What {name} sees")
     tell(rows, as_json, f"{model} on {data}, results in {out}")
 

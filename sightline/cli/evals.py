@@ -1,6 +1,5 @@
 """Verbs that measure: fewshot, eval, probe, episodes, vtab."""
 
-from pathlib import Path
 from typing import Any
 
 import click

@@ -71,14 +71,14 @@ def _resolve_one(model: nn.Module, layer: str | int) -> list[str]:
 
 
 def block_outputs(model: nn.Module) -> list[str]:
-    """The output of every full transformer block or residual unit (Raghu et al., appendix A)."""
-    last: dict[int, str] = {}
-    for part in anatomy(model):
-        if part.block is not None and part.layout in ("tokens", "map"):
-            last[part.block] = part.path
-    if not last:
+    """The output of every full transformer block or residual unit (Raghu et al., appendix A); of a CNN without such
+    units, of every convolution."""
+    parts = anatomy(model)
+    last = {p.block: p.path for p in parts if p.block is not None and p.layout in ("tokens", "map")}
+    found = list(last.values()) or [p.path for p in parts if p.layout == "map"]
+    if not found:
         raise ValueError(f"A {type(model).__name__} has no blocks; name module paths instead.")
-    return list(last.values())
+    return found
 
 
 def layouts(model: nn.Module) -> dict[str, Part]:

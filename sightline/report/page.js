@@ -347,6 +347,36 @@
     },
   };
 
+  // a chart: the point nearest to the mouse, or the next by the arrow keys, says what it is
+  function chart(host) {
+    const points = json(host.dataset.points), svg = host.querySelector("svg"), out = make("output", { textContent: "Point at the chart, or use the arrow keys." });
+    const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+    for (const [k, v] of Object.entries({ r: 5, fill: "none", stroke: "currentColor", "stroke-width": 2, visibility: "hidden", class: "ring" })) ring.setAttribute(k, v);
+    svg.append(ring);
+    svg.setAttribute("tabindex", 0);
+    host.after(out);
+    let at = -1;
+    const tell = (i) => {
+      at = i;
+      const [x, y, text] = points[i];
+      ring.setAttribute("cx", x);
+      ring.setAttribute("cy", y);
+      ring.setAttribute("visibility", "visible");
+      out.textContent = text;
+    };
+    const near = (event) => {
+      const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      let best = -1, least = 30 ** 2;
+      points.forEach(([x, y], i) => { const d = (x - p.x) ** 2 + (y - p.y) ** 2; if (d < least) { least = d; best = i; } });
+      if (best >= 0) tell(best);
+    };
+    svg.addEventListener("pointermove", near);
+    svg.addEventListener("pointerdown", near);
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (step) { event.preventDefault(); tell(clamp(at + step, 0, points.length - 1)); }
+    });
+  }
   function slider(label, count, store, get, set) {
     const input = make("input", { type: "range", min: 0, max: count - 1, step: 1 }), told = make("span");
     input.setAttribute("aria-label", label);
@@ -386,6 +416,7 @@
         throw error;
       }
     }
+    section.querySelectorAll("[data-points]").forEach(chart);
     controls(section, store, needs);
     store.set({});
     section.dataset.ready = "yes";

@@ -21,6 +21,14 @@ DAMAGED = "The numbers of this result do not fit together."
 MANY = 12  # verdicts that stand open above the pictures
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, and what its points say when they are pointed at."""
+
+    svg: str
+    points: list[tuple[float, float, str]]
+
+
 @dataclass
 class Page:
     """What the page is made of."""
@@ -28,7 +36,7 @@ class Page:
     title: str
     found: Collected
     verdicts: list[Verdict]
-    drawings: dict[str, str]  # SVG by entry
+    drawings: dict[str, Drawing]  # by entry
     downloads: dict[str, bytes] = field(default_factory=dict)  # data by entry, where there is room
     sources: list[str] = field(default_factory=list)
     gaze: int = GAZE  # bytes for attention
@@ -144,7 +152,11 @@ class Page:
             if data.get("notice"):
                 inside += f'<p class="small">{escape(data["notice"])}</p>'
         if e.name in self.drawings and (data is None or isinstance(e.result, ALSO_DRAWN)):
-            inside += f'<figure class="drawn">{inline_svg(self.drawings[e.name], e.name, alt)}</figure>'
+            drawing = self.drawings[e.name]
+            told_by = f' data-points="points-{escape(e.name)}"' if drawing.points else ""
+            inside += f'<figure class="drawn"{told_by}>{inline_svg(drawing.svg, e.name, alt)}</figure>'
+            if drawing.points:
+                self.sources.append(tagged(f"points-{e.name}", drawing.points))
         return f'<figure class="of">{head}{inside}</figure>'
 
     def download(self, e: Entry) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from sightline.figures.draw import draw
+from sightline.figures.points import points
 from sightline.figures.style import styled
 from sightline.report.collect import Collected, Entry, Given, collect
-from sightline.report.page import DAMAGED, Page, guarded, said
+from sightline.report.page import DAMAGED, Drawing, Page, guarded, said
 from sightline.report.sections import groups
 from sightline.spec import Result, atomic
 from sightline.studies.claims import verdicts
@@ -46,7 +47,7 @@ def write_report(
     folder = Path(folder)
     sound = [e.result for e in found.entries if said(e.result) != DAMAGED]
     found_verdicts = verdicts(sound)
-    drawings = {e.name: svg for e in found.entries if (svg := _drawn(e, folder, found)) is not None}
+    drawings = {e.name: drawing for e in found.entries if (drawing := _drawn(e, folder, found)) is not None}
     for e in found.entries:
         e.result.save(folder / "data" / f"{e.name}.npz")
     page = Page(title, found, found_verdicts, drawings)
@@ -56,7 +57,7 @@ def write_report(
     return _text(folder / "report.html", text)
 
 
-def _drawn(e: Entry, folder: Path, found: Collected) -> str | None:
+def _drawn(e: Entry, folder: Path, found: Collected) -> Drawing | None:
     """The figure as .png with its title, and as .svg without, as the page shows it under a heading of its own.
 
     A result that cannot be drawn is told, the others go on.
@@ -71,11 +72,12 @@ def _drawn(e: Entry, folder: Path, found: Collected) -> str | None:
             untitled(figure, e.result.title)
             buffer = io.StringIO()
             figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+            drawing = Drawing(buffer.getvalue(), points(figure))
     except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
         found.notices.append(f"{e.name} could not be drawn ({' '.join(str(error).split())}).")
         return None
-    _text(base / f"{e.name}.svg", buffer.getvalue())
-    return buffer.getvalue()
+    _text(base / f"{e.name}.svg", drawing.svg)
+    return drawing
 
 
 def untitled(figure: Any, title: str) -> None:

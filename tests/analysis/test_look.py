@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import sightline as sl
 from tests import peers
@@ -124,3 +125,16 @@ def test_errors(vit, data, tmp_path):
     with pytest.raises(ValueError, match="n is"):
         sl.look(vit, data, tmp_path, n=0)
     assert np.isfinite(sl.look(vit, data, tmp_path, n=3, only=["cka", "neighbours"])[1].numbers["neighbours"])
+
+
+def test_a_cnn_without_residual_units(tmp_path):
+    plain = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 4),
+    )  # fmt: skip
+    model = sl.adopt(plain, image=sl.ImageSpec(size=(32, 32)))
+    rows = sl.look(model, sl.dataset("scenes/shape", num=64, size=32), tmp_path, n=24)
+    assert {row.state for row in rows} == {"done", "does not apply"}
+    assert {"cka", "receptive-field", "localisation", "probes", "priors"} <= {r.name for r in rows if r.state == "done"}
+    features = sl.extract(model, sl.dataset("scenes/shape", num=4, size=32), layers="blocks", tokens="gap")
+    assert list(features.layers) == ["inner.0", "inner.2"]

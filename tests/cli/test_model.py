@@ -36,8 +36,10 @@ def test_a_function_of_the_user_makes_the_model(file, function, capsys, tmp_path
     assert [row["state"] for row in json.loads(out)] == ["done"]
 
 
-@pytest.mark.parametrize("name, said", [("mine.py:nobody", "no function 'nobody'"), ("mine.py:number", "no function"),
-                                        ("other.py:small", "There is no")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("mine.py:nobody", "no function 'nobody'"), ("mine.py:number", "no function"), ("other.py:small", "There is no")],
+)
 def test_what_is_not_there(file, name, said, capsys, tmp_path):
     code, _, err = run(capsys, "eval", str(tmp_path / name), "scenes/shape")
     assert code == 2

@@ -212,3 +212,22 @@ def test_verdicts_open(open_):
     assert not card.locator(".effect").first.is_visible()
     card.locator("summary").click()
     assert card.locator(".effect").first.is_visible()
+
+
+def test_a_chart_tells_its_points(open_):
+    opened = open_()
+    section = opened.section("far")
+    chart, out = section.locator("figure.drawn > svg"), section.locator("output")
+    assert "Point at the chart" in out.inner_text()
+    points = opened.page.evaluate("() => JSON.parse(document.getElementById('points-far').textContent)")
+    x, y, text = points[3]
+    chart.scroll_into_view_if_needed()
+    box, width = chart.bounding_box(), float(chart.get_attribute("viewBox").split()[2])
+    scale = box["width"] / width
+    opened.page.mouse.move(box["x"] + x * scale, box["y"] + y * scale)
+    assert out.inner_text() == text
+    assert section.locator(".ring").get_attribute("visibility") == "visible"
+    chart.focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert out.inner_text() == points[4][2]
+    assert opened.said == []
