@@ -79,13 +79,16 @@ def first_line(error: BaseException) -> str:
 
 
 def blame(learned: Learned, trainee: Trainee, images: Tensor, labels: Tensor, *, step: int, run: Run) -> None:
-    """Stop at a loss or gradient that is no finite number, and name the first place where one appears."""
+    """Stop at a loss or gradient that is no number, in any process, and name the first place where one appears."""
     gradient_ok = learned.gradient is None or bool(torch.isfinite(learned.gradient))
     if trainee.device.type != "cpu" and learned.gradient is None:
         return  # asking an accelerator at every step would stall it: the watched steps ask
-    if gradient_ok and bool(torch.isfinite(learned.loss)):
+    loss_ok = bool(torch.isfinite(learned.loss))
+    if not trainee.world.any(not (gradient_ok and loss_ok)):
         return
-    what = f"the loss is {learned.loss.item()}" if gradient_ok else f"the gradient's norm is {learned.gradient}"
+    what = f"the gradient's norm is {learned.gradient}" if loss_ok else f"the loss is {learned.loss.item()}"
+    if gradient_ok and loss_ok:
+        what = "another process's loss is no finite number"
     raise diverged(what, trainee, images, step=step, run=run)
 
 

@@ -58,8 +58,8 @@ class Trainee:
         if not self.task.training:
             self.task.train()
         loss = self.backward(images, labels, step=step)
-        if self.device.type == "cpu" and not torch.isfinite(loss):  # an accelerator would stall at the question
-            return Learned(loss=loss)
+        if self.device.type == "cpu" and self.world.size == 1 and not torch.isfinite(loss):
+            return Learned(loss=loss)  # an accelerator would stall at the question; many processes must keep in step
         clip = self.recipe.clip
         gradient = optim.norm([p.grad for p in self.learning if p.grad is not None]) if watch or clip else None
         if gradient is not None and not torch.isfinite(gradient):

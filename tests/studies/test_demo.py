@@ -51,10 +51,10 @@ def test_every_step_leaves_results(steps):
 
 
 def test_a_second_time_nothing_is_done_again(plan, steps):
-    before = {path: path.stat().st_mtime_ns for path in plan.path.rglob("*") if path.is_file()}
+    before = {path: path.stat().st_mtime_ns for path in plan.path.rglob("*.npz")}
     again = list(plan.run(lambda text: None))
     assert [step.row for step in again] == [step.row for step in steps]
-    assert {path: path.stat().st_mtime_ns for path in plan.path.rglob("*") if path.is_file()} == before
+    assert {path: path.stat().st_mtime_ns for path in plan.path.rglob("*.npz")} == before
 
 
 @pytest.mark.parametrize(("settings", "said"), [({"minutes": 0}, "above 0"), ({"models": ("ViT", "Swin")}, "Swin")])
@@ -64,8 +64,8 @@ def test_bad_input(settings, said):
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_a_page(capsys, tmp_path):
-    main(["demo", "--minutes", "0.02", "--out", str(tmp_path), "--json"])
+def test_the_command_ends_with_a_page(plan, steps, capsys):
+    main(["demo", "--minutes", str(plan.minutes), "--out", str(plan.out), "--json"])
     out = json.loads(capsys.readouterr().out)
     assert [row["model"] for row in out["models"]] == ["ViT", "ViT-GAP", "BiT", "hybrid", "ViT at 48 px"]
     assert {v["verdict"] for v in out["verdicts"]} <= {"holds", "does not hold", "undecided"}

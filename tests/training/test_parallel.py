@@ -76,6 +76,27 @@ def test_many_processes_train_as_one_does(tmp_path):
 
 
 @pytest.mark.slow
+def test_all_processes_lose_patience_together(tmp_path):
+    finish(start(tmp_path, "patience", world=1))
+    finish(start(tmp_path, "patience", world=2))
+    last = {kind: sl.Run(tmp_path / f"{kind}-patience-{n}").rows()[-1]["step"]
+            for kind, n in (("ddp", 2), ("fsdp", 2))}  # fmt: skip
+    one = sl.Run(tmp_path / "ddp-patience-1").rows()[-1]["step"]
+    assert one < 20
+    assert last == {"ddp": one, "fsdp": one}
+
+
+@pytest.mark.slow
+def test_one_bad_process_stops_all_with_the_reason(tmp_path):
+    ranks = start(tmp_path, "poison")
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert "At step 5 another process's loss is no finite number" in said[0]
+    assert "At step 5 the loss is nan; first seen in the parameter" in said[1]
+    assert all("step 3" in text and "lost contact" not in text for text in said)
+
+
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_job_with_a_clear_error_and_it_resumes(tmp_path):
     finish(start(tmp_path, "long-whole"))
     ranks = start(tmp_path, "long")

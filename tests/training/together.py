@@ -44,12 +44,31 @@ def stop(_):
     return {}
 
 
+def poison(model):
+    """One process's weights go bad."""
+    if int(os.environ["RANK"]) == 1:
+        with torch.no_grad():
+            model.head.bias[0] = float("nan")
+    return {}
+
+
 if WHAT == "all":
     for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
         for each in MODELS:
             train(each, way, f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None)
         with contextlib.suppress(sl.Stopped):
             train("vit", way, f"{way}-cut-{WORLD}", evals=((4, stop),))
+elif WHAT == "patience":
+    for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
+        train("vit", way, f"{way}-patience-{WORLD}", steps=20, lr=1e-12, ema=None, patience=2)
+elif WHAT == "poison":
+    try:
+        quiet = {"log_every": 50, "eval_every": 100, "clip": None, "ema": None}  # nothing asks for norms
+        train("vit", "ddp", "poison", steps=20, save_every=3, evals=((4, poison),), **quiet)
+    except sl.Diverged as error:
+        sys.stdout.write(str(error))
+        sys.stdout.flush()
+        os._exit(2)
 elif WHAT == "go-on":
     if WORLD == 1:
         train("vit", "ddp", "fsdp-cut-2")
