@@ -82,9 +82,9 @@ def compare(
     as_json: bool,
 ) -> None:
     """Compare the models A and B on DATA: CKA of all layers, and what is worth having side by side."""
-    models = (opened(name, size, classes=10) for name in (a, b))
+    one, two = (opened(name, size, classes=10) for name in (a, b))
     both = titles(given, a, b)
-    rows = sl.compare(*models, pictures(data, split), out, only=names(only), n=num, seed=seed, names=both)
+    rows = sl.compare(one, two, pictures(data, split), out, only=names(only), n=num, seed=seed, names=both)
     page(rows, out, report=report, quiet=as_json, title=f"{both[0]} and {both[1]}")
     tell(rows, as_json, f"{a} and {b} on {data}, results in {out}")
 

@@ -16,7 +16,7 @@ def opened(name: str, size: int | None = None, **changes: Any) -> Any:
         return made(Path(file), function)
     if not Path(name).exists() and buildable(name):
         click.echo(f"note: {name} is built anew, with random weights; give a weights file to look at those.", err=True)
-        return sl.build(name, **changes, **({"size": size} if size else {})).eval()
+        return sl.build(name, **(changes if size is None else {**changes, "size": size})).eval()
     return sl.load(name, size=size)
 
 

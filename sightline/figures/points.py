@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from sightline.figures.style import spread_out
+
 MOST = 400  # points of one line that answer; of longer ones, evenly spaced points
 
 
@@ -38,8 +40,7 @@ def _data(ax: Any) -> Iterator[tuple[float, float, str]]:
             line.get_transform() is ax.transData and line.get_label() != "_nolegend_"
         ):  # no rulers, no ends of error bars
             data = line.get_xydata()
-            some = np.unique(np.linspace(0, len(data) - 1, min(len(data), MOST)).astype(int)) if len(data) else []
-            yield from ((float(data[i][0]), float(data[i][1]), str(line.get_label())) for i in some)
+            yield from ((float(x), float(y), str(line.get_label())) for x, y in data[spread_out(len(data), MOST)])
     for cloud in ax.collections:
         if isinstance(cloud, PathCollection):
             yield from ((float(x), float(y), str(cloud.get_label())) for x, y in np.asarray(cloud.get_offsets()))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,14 @@ def fit(
         if already(run, about, model, held=held):
             return run
         job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
-        trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
-        if recipe.task == "classify":
-            model.class_names = tuple(train.classes)  # type: ignore[assignment]
-        try:
-            loop(*opened(job, about, trainee))
-        finally:  # also after a stop or a divergence: the caller's model is whole again
-            trainee.release()
+        with run.held() if world.first else nullcontext():
+            trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
+            if recipe.task == "classify":
+                model.class_names = tuple(train.classes)  # type: ignore[assignment]
+            try:
+                loop(*opened(job, about, trainee))
+            finally:  # also after a stop or a divergence: the caller's model is whole again
+                trainee.release()
     return run
 
 

@@ -1,5 +1,6 @@
 """The run folder: what ran (run.json), what happened (log.jsonl), what came out (weights), how to go on (state/)."""
 
+import errno
 import hashlib
 import json
 import math
@@ -8,7 +9,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,11 @@ from sightline.spec import Result, atomic
 from sightline.training.recipe import Recipe
 from sightline.weights.load import load
 from sightline.weights.store import bytes_of
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 MAY_CHANGE = ("log_every", "save_every", "tensorboard", "name")  # of a recipe, between two starts of one run
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
@@ -152,6 +159,24 @@ class Run:
                 )
         elif self.path.is_dir() and (strange := sorted(p.name for p in self.path.iterdir() if p.name[0] != ".")):
             raise ValueError(f"{self.folder} holds no run but {strange[0]}: give another --out, nothing was touched.")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """One process at a time writes here, a second one is refused. The lock ends with its process, however it ends,
+        and is not handed on to the processes that load pictures."""
+        if fcntl is None:  # Windows
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EAGAIN):  # otherwise: a disk that knows no locks
+                    raise ValueError(
+                        f"Another process is training in {self.folder}: let it end, or give another --out."
+                    ) from None
+            yield
 
     def write(self, about: Mapping[str, Any]) -> None:
         with atomic(self.path / "run.json") as partial:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -177,3 +179,17 @@ def test_other_data_is_another_run(tmp_path):
         sl.fit(model(), data(80)[0], recipe(steps=1), out=tmp_path / "run")
     with pytest.raises(ValueError, match=r"another run \(data\.val is None there"):
         sl.fit(model(), train, recipe(steps=1), val=val, out=tmp_path / "run")
+
+
+def test_one_process_at_a_time(tmp_path):
+    holder = "import sys, sightline as sl\nwith sl.Run(sys.argv[1]).held():\n    print('held', flush=True)\n    input()"
+    other = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path)], stdin=-1, stdout=-1, text=True)
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="Another process is training in"):
+            sl.fit(model(), data()[0], recipe(), out=tmp_path)
+        assert not (tmp_path / "run.json").exists()
+    finally:
+        other.kill()
+        other.communicate()
+    assert sl.fit(model(), data()[0], recipe(), out=tmp_path).finished
