@@ -36,30 +36,14 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("model")
 @click.argument("data")
 @options
-def look(
-    model: str,
-    data: str,
-    out: str,
-    only: str | None,
-    given: str,
-    size: int | None,
-    split: str | None,
-    num: int,
-    seed: int,
-    report: bool,
-    as_json: bool,
-) -> None:
+def look(model: str, data: str, **how: Any) -> None:
     """Look at MODEL on DATA: every analysis that applies, one file each in --out.
 
     MODEL is a file of weights, a run folder, a name from the zoo, FILE.py:FUNCTION (a function of your own that returns
     a timm, transformers or torchvision module), or the name of a variant, which is untrained.
     """
-    (name,) = titles(given, model)
-    rows = sl.look(
-        opened(model, size, classes=10), pictures(data, split), out, only=names(only), n=num, seed=seed, name=name
-    )
-    page(rows, out, report=report, quiet=as_json, title=f"What {name} sees")
-    tell(rows, as_json, f"{model} on {data}, results in {out}")
+    (name,) = titles(how.pop("given"), model)
+    run(lambda one, d, out, **more: sl.look(one, d, out, name=name, **more), f"What {name} sees", data, model, **how)
 
 
 @verb
@@ -67,13 +51,19 @@ def look(
 @click.argument("b")
 @click.argument("data")
 @options
-def compare(
-    a: str,
-    b: str,
+def compare(a: str, b: str, data: str, **how: Any) -> None:
+    """Compare the models A and B on DATA: CKA of all layers, and what is worth having side by side."""
+    two = titles(how.pop("given"), a, b)
+    run(lambda *given, **more: sl.compare(*given, names=two, **more), f"{two[0]} and {two[1]}", data, a, b, **how)
+
+
+def run(
+    function: Callable[..., list[sl.Looked]],
+    title: str,
     data: str,
+    *models: str,
     out: str,
     only: str | None,
-    given: str,
     size: int | None,
     split: str | None,
     num: int,
@@ -81,12 +71,11 @@ def compare(
     report: bool,
     as_json: bool,
 ) -> None:
-    """Compare the models A and B on DATA: CKA of all layers, and what is worth having side by side."""
-    one, two = (opened(name, size, classes=10) for name in (a, b))
-    both = titles(given, a, b)
-    rows = sl.compare(one, two, pictures(data, split), out, only=names(only), n=num, seed=seed, names=both)
-    page(rows, out, report=report, quiet=as_json, title=f"{both[0]} and {both[1]}")
-    tell(rows, as_json, f"{a} and {b} on {data}, results in {out}")
+    """Open everything, look, write the page if it was asked for, and say what came out."""
+    opened_ = [opened(name, size, classes=10) for name in models]
+    rows = function(*opened_, pictures(data, split), out, only=names(only), n=num, seed=seed)
+    page(rows, out, report=report, quiet=as_json, title=title)
+    tell(rows, as_json, f"{' and '.join(models)} on {data}, results in {out}")
 
 
 def titles(given: str, *models: str) -> tuple[str, ...]:

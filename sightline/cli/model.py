@@ -15,7 +15,10 @@ def opened(name: str, size: int | None = None, **changes: Any) -> Any:
     if file.endswith(".py"):
         return made(Path(file), function)
     if not Path(name).exists() and buildable(name):
-        click.echo(f"note: {name} is built anew, with random weights; give a weights file to look at those.", err=True)
+        click.echo(
+            f"note: {name} is a variant, built untrained with random weights; give a weights file for trained ones.",
+            err=True,
+        )
         return sl.build(name, **(changes if size is None else {**changes, "size": size})).eval()
     return sl.load(name, size=size)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sightline.analysis.catalogue import COMPARE
+from sightline.analysis.catalogue import COMPARE, kind
 from sightline.analysis.look import compare, look
+from sightline.analysis.subject import subject
 from sightline.data.arrays import Arrays
 from sightline.data.dataset import Dataset
 from sightline.data.source import dataset
@@ -17,8 +18,6 @@ from sightline.evals.extract import extract
 from sightline.evals.fewshot import fewshot
 from sightline.models.build import Model, build
 from sightline.models.cost import cost
-from sightline.models.hybrid import Hybrid
-from sightline.models.vit import ViT
 from sightline.spec import Result
 from sightline.training.fit import fit
 from sightline.training.laptop import laptop_bit, laptop_vit
@@ -163,15 +162,10 @@ def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
     if path.exists():
         return Result.load(path)
     made = make()
-    about = [{"name": name, "kind": family(model), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
+    about = [{"name": name, "kind": kind(subject(model)), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
     made = replace(made, how={**made.how, "models": about})
     made.save(path)
     return made
-
-
-def family(model: Model) -> str:
-    """vit, hybrid or cnn, as `sl.look` calls them."""
-    return "hybrid" if isinstance(model, Hybrid) else "vit" if isinstance(model, ViT) else "cnn"
 
 
 def row_of(name: str, model: Model, scored: Result, few: Result | None = None) -> dict[str, Any]:

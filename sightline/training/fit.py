@@ -67,14 +67,14 @@ def fit(
         if already(run, about, model, held=held):
             return run
         job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
-        with run.held() if world.first else nullcontext():
-            trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
-            if recipe.task == "classify":
-                model.class_names = tuple(train.classes)  # type: ignore[assignment]
-            try:
+        trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
+        if recipe.task == "classify":
+            model.class_names = tuple(train.classes)  # type: ignore[assignment]
+        try:
+            with run.held() if world.first else nullcontext():
                 loop(*opened(job, about, trainee))
-            finally:  # also after a stop or a divergence: the caller's model is whole again
-                trainee.release()
+        finally:  # also after a stop or a divergence: the caller's model is whole again
+            trainee.release()
     return run
 
 

@@ -168,7 +168,8 @@ class Run:
             yield
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        lock = self.path / ".lock"
+        with lock.open("w") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -176,7 +177,12 @@ class Run:
                     raise ValueError(
                         f"Another process is training in {self.folder}: let it end, or give another --out."
                     ) from None
-            yield
+            try:
+                yield
+            finally:
+                if [*self.path.iterdir()] == [lock]:  # refused before it began: nothing is left
+                    lock.unlink()
+                    self.path.rmdir()
 
     def write(self, about: Mapping[str, Any]) -> None:
         with atomic(self.path / "run.json") as partial:
