@@ -57,24 +57,13 @@ def compare(a: str, b: str, data: str, **how: Any) -> None:
     run(lambda *given, **more: sl.compare(*given, names=two, **more), f"{two[0]} and {two[1]}", data, a, b, **how)
 
 
-def run(
-    function: Callable[..., list[sl.Looked]],
-    title: str,
-    data: str,
-    *models: str,
-    out: str,
-    only: str | None,
-    size: int | None,
-    split: str | None,
-    num: int,
-    seed: int,
-    report: bool,
-    as_json: bool,
-) -> None:
+def run(function: Callable[..., list[sl.Looked]], title: str, data: str, *models: str, **how: Any) -> None:
     """Open everything, look, write the page if it was asked for, and say what came out."""
-    opened_ = [opened(name, size, classes=10) for name in models]
-    rows = function(*opened_, pictures(data, split), out, only=names(only), n=num, seed=seed)
-    page(rows, out, report=report, quiet=as_json, title=title)
+    out, as_json = how["out"], how["as_json"]
+    ready = [opened(name, how["size"], classes=10) for name in models]
+    given = pictures(data, how["split"])
+    rows = function(*ready, given, out, only=names(how["only"]), n=how["num"], seed=how["seed"])
+    page(rows, out, report=how["report"], quiet=as_json, title=title)
     tell(rows, as_json, f"{' and '.join(models)} on {data}, results in {out}")
 
 

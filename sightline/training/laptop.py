@@ -16,7 +16,8 @@ def laptop_vit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
 
     AdamW 2e-3, batch 128, decay 0.05, warm-up of a tenth, cosine, label smoothing 0.1, clip 1; pictures moved by up to
     an eighth, mirrored where the mirror image has the same label. For long trainings try stronger
-    changes: --set augment.mixup=0.2 --set augment.randaugment=2,5.
+    changes: --set augment.mixup=0.2 --set augment.randaugment=2,5. Measured on CIFAR-10: 72.6 % after 24 epochs of
+    --with pool=gap --set "sizes=((0,16),(0.4,24),(0.75,32))", about 40 minutes of one core.
 
     >>> r = sl.recipes.laptop_vit("scenes/layout")
     >>> r.augment.flip, r.augment.shift
@@ -41,7 +42,8 @@ def laptop_bit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
         sightline train cifar10 --model bit-nano --recipe laptop_bit
 
     SGD 0.9 at 0.1 for batch 128, L2 decay 5e-4 on kernels, warm-up of a tenth, cosine, label smoothing 0.1; pictures
-    moved by up to an eighth, mirrored where the mirror image has the same label.
+    moved by up to an eighth, mirrored where the mirror image has the same label. Measured on CIFAR-10: 63.8 % after 3
+    epochs, 81.6 % after 16, 17 minutes of one core, both from 16 to 32 px.
 
     >>> sl.recipes.laptop_bit("mnist").augment.flip
     False
@@ -66,7 +68,9 @@ def laptop_masked(data: str = "cifar10", *, epochs: float | None = None) -> Reci
         sightline train cifar10 --model vit-micro4 --recipe laptop_masked --out runs/masked
         sightline tune cifar10 --model runs/masked --recipe laptop_vit
 
-    The paper's corruption and its 4 x 4 colours: patches of 4 px are too small for their mean to say much.
+    The paper's corruption and its 4 x 4 colours; --set target=colour, their mean, takes less than half the time.
+    Measured with it on CIFAR-10 at 24 px, vit-nano4: 10 epochs, 10 minutes of one core; then 4,900 labels and 30 epochs
+    give 54.7 %, without it 49.6 %.
 
     >>> r = sl.recipes.laptop_masked()
     >>> r.task, r.target, r.corrupt
