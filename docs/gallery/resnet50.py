@@ -10,14 +10,21 @@ The weights are those of keras.applications: strides in the first convolution of
 (folded into the norms' means here), pictures in BGR less a mean. The module is torchvision's, adopted.
 """
 
+import contextlib
 import json
 from pathlib import Path
 
 import numpy as np
 import torch
-import torchvision
 
 import sightline as sl
+
+# torchvision's compiled ops do not load beside the CPU build of torch; its import asks only that these two exist
+for name in ("nms", "qnms"):
+    with contextlib.suppress(RuntimeError):
+        torch.library.define(f"torchvision::{name}", "(Tensor a, Tensor b, float c) -> Tensor")
+
+import torchvision  # noqa: E402
 
 MEAN = (123.68, 116.779, 103.939)  # of keras.applications' "caffe" preprocessing, here in RGB
 

@@ -18,6 +18,9 @@ from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import Verdict
 
 DAMAGED = "The numbers of this result do not fit together."
+ABOUT = (
+    "A verdict is about these models on these pictures; a small model, or one trained for minutes, refutes no paper."
+)
 MANY = 12  # verdicts that stand open above the pictures
 
 
@@ -98,7 +101,7 @@ class Page:
         none = "" if self.verdicts else "<p>None of these results decides a claim of the papers.</p>"
         return (
             '<section class="summary" id="summary"><h2>The papers’ claims, held against these results</h2>'
-            f'<div class="counts">{counts}</div>{none}<div class="verdicts">{cards}</div>'
+            f'<div class="counts">{counts}</div><p class="small">{ABOUT}</p>{none}<div class="verdicts">{cards}</div>'
             f"{more}{rest}{notices}</section>"
         )
 
