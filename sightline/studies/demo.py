@@ -105,9 +105,11 @@ class Demo:
         return [(first, other) for other in others]
 
     def pictures(self, split: str, size: int = SIZE) -> Dataset:
-        """Scenes drawn once and kept in memory for training; what has masks stays what it is for looking."""
+        """Scenes drawn once and kept in memory for training; what has masks stays what it is for looking. Of other data
+        a thousand test pictures per minute, so that a short demo stays short."""
         if not self.data.startswith("scenes/"):
-            return dataset(self.data, split=split)
+            whole, most = dataset(self.data, split=split), max(500, round(1000 * self.minutes))
+            return whole if split == "train" or len(whole) <= most else whole.sample(most, seed=self.seed)
         num = {"train": max(512, round(2000 * self.minutes)), "test": max(256, round(100 * self.minutes))}[split]
         drawn = dataset(self.data, split=split, num=num, size=size)
         return drawn if split == "test" else in_memory(drawn)
