@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.models.anatomy import Part, anatomy
+from sightline.models.anatomy import Part, anatomy, block_outputs
 from sightline.models.bit import BiT
 from sightline.models.vit import ViT
 from sightline.spec import ImageSpec
@@ -56,9 +56,8 @@ class Subject:
 
     @property
     def block_outputs(self) -> list[Part]:
-        """What each encoder block or residual unit puts out; of a CNN without such units, what every layer does."""
-        last = {p.block: p for p in self.parts if p.kind == "sum"}
-        return list(last.values()) or [p for p in self.parts if p.layout == "map"]
+        """What each encoder block or residual unit puts out."""
+        return block_outputs(self.parts)
 
     @property
     def place(self) -> tuple[torch.device, torch.dtype]:

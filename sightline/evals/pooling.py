@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sightline.models.anatomy import Part, anatomy
+from sightline.models.anatomy import Part, anatomy, block_outputs
 from sightline.models.taps import paths
 
 Tokens = Literal["pooled", "cls", "gap", "mean", "first", "all"]
@@ -57,7 +57,9 @@ def _resolve_one(model: nn.Module, layer: str | int) -> list[str]:
     if layer == END:
         return [END]
     if layer == "blocks" or isinstance(layer, int):
-        outputs = block_outputs(model)
+        outputs = [part.path for part in block_outputs(anatomy(model))]
+        if not outputs:
+            raise ValueError(f"A {type(model).__name__} has no blocks; name module paths instead.")
         if layer == "blocks":
             return outputs
         assert isinstance(layer, int)
@@ -67,17 +69,6 @@ def _resolve_one(model: nn.Module, layer: str | int) -> list[str]:
     found = paths(model, layer)
     if not found:
         raise ValueError(f'No module matches {layer!r}. Try layers="blocks", or see `sightline show MODEL --parts`.')
-    return found
-
-
-def block_outputs(model: nn.Module) -> list[str]:
-    """The output of every full transformer block or residual unit (Raghu et al., appendix A); of a CNN without such
-    units, of every convolution."""
-    parts = anatomy(model)
-    last = {p.block: p.path for p in parts if p.block is not None and p.layout in ("tokens", "map")}
-    found = list(last.values()) or [p.path for p in parts if p.layout == "map"]
-    if not found:
-        raise ValueError(f"A {type(model).__name__} has no blocks; name module paths instead.")
     return found
 
 

@@ -1,6 +1,6 @@
 """What is where in a model, in the order of computation, so that no analysis ever parses a name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -141,3 +141,11 @@ def _end(model: ViT | BiT) -> Iterator[Part]:
     yield Part(path="pooled", kind="pooled", layout="vector")
     if model.config.classes:
         yield Part(path="head", kind="logits", layout="vector")
+
+
+def block_outputs(parts: Iterable[Part]) -> list[Part]:
+    """What each encoder block or residual unit puts out (Raghu et al., appendix A); of a CNN without such units, what
+    every layer does."""
+    parts = list(parts)
+    last = {p.block: p for p in parts if p.kind == "sum"}
+    return list(last.values()) or [p for p in parts if p.layout == "map"]
