@@ -39,15 +39,16 @@ from sightline.data.check import Checked, Finding, check
 from sightline.data.dataset import Dataset
 from sightline.data.errors import BadImage, TooManyBad
 from sightline.data.folder import Folder, Manifest
-from sightline.data.images import normalise, open_images
+from sightline.data.images import normalise
 from sightline.data.named import Got, get_dataset
+from sightline.data.opening import open_images
 from sightline.data.scenes.scenes import Scene, Scenes
 from sightline.data.sharding import Sharded, shard
 from sightline.data.shards import Shards
 from sightline.data.sheet import contact_sheet
 from sightline.data.source import dataset
 from sightline.data.suites import SuiteTask, suite
-from sightline.evals.accuracy import Classification, TestSets, evaluate, evaluate_sets, predict, score
+from sightline.evals.accuracy import Classification, TestSets, evaluate, evaluate_sets, logits, score
 from sightline.evals.curves import Probed, probe
 from sightline.evals.dense import BoxProbe, Correspondence, SegmentationHead, patch_correspondence
 from sightline.evals.episodes import Episode, Episodes, cosine_similarity, episodes, sample_episode, split_classes
@@ -55,6 +56,7 @@ from sightline.evals.extract import extract
 from sightline.evals.extracted import Extracted
 from sightline.evals.fewshot import FewShot, fewshot, fewshot_evaluator
 from sightline.evals.multilabel import MultiLabel, ReaL, score_labels, score_real
+from sightline.evals.predict import Prediction, Predictions, predict
 from sightline.evals.probes import KNNProbe, LinearProbe
 from sightline.evals.retrieval import Retrieval, retrieval
 from sightline.evals.truth import foreground, scene_boxes, scene_masks
@@ -143,6 +145,8 @@ __all__ = [
     "PatchFilters",
     "PoolingTwins",
     "PositionSimilarity",
+    "Prediction",
+    "Predictions",
     "PriorReport",
     "Probed",
     "ReaL",
@@ -220,6 +224,7 @@ __all__ = [
     "linear_cka",
     "load",
     "localisation",
+    "logits",
     "look",
     "mass_radii",
     "mean_distance",

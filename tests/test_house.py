@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 FLOORS = [
     {"spec"},
     {"models", "data"},
-    {"weights", "evals"},
+    {"weights"},
+    {"evals"},
     {"training", "analysis"},
     {"studies", "figures"},
     {"report", "viewer"},

@@ -2,22 +2,20 @@
 
 import itertools
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from sightline.analysis.subject import Subject
 from sightline.data.dataset import Dataset
 from sightline.data.draws import shuffled, word
-from sightline.data.images import decode, eight_bit_rgb, fit, normalise, read_bytes, to_tensor
+from sightline.data.images import normalise
+from sightline.data.opening import model_batch
 from sightline.data.progress import progress
 from sightline.spec import ImageSpec
 
@@ -102,7 +100,7 @@ class Pictures:
         rows = self._rows(repeat)
         while chunk := list(itertools.islice(rows, self.batch)):
             pictures, labels = zip(*chunk)
-            images = tuple(_placed(_fitted(pictures, s.image), s) for s in subjects)
+            images = tuple(_placed(model_batch(pictures, s.image), s) for s in subjects)
             yield Batch(images, None if any(l is None for l in labels) else torch.as_tensor(labels))
 
     def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
@@ -145,40 +143,6 @@ def _unbatched(item: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(picture, Tensor | np.ndarray) and picture.ndim == 4:
         return zip(picture, itertools.repeat(None) if label is None else label)
     return iter([(picture, label)])
-
-
-def _fitted(pictures: Sequence[Any], spec: ImageSpec) -> Tensor:
-    """One batch for a model. Numbers that are no bytes count as prepared already."""
-    first = pictures[0]
-    if isinstance(first, Tensor) and first.is_floating_point():
-        shapes = {tuple(p.shape) for p in pictures}
-        if shapes != {(len(spec.mean), *spec.size)}:
-            raise ValueError(
-                f"Prepared pictures for this model are {(len(spec.mean), *spec.size)}; got {sorted(shapes)}. "
-                "Give bytes, files or a Dataset, and each model prepares them itself."
-            )
-        batch = torch.stack(list(pictures))
-        if not torch.isfinite(batch).all():
-            raise ValueError("The pictures hold NaN or infinite values.")
-        return batch
-    return normalise(to_tensor([fit(_opened(p), spec) for p in pictures]), spec)
-
-
-def _opened(picture: Any) -> Image.Image:
-    match picture:
-        case Image.Image():
-            return eight_bit_rgb(picture)
-        case str() | os.PathLike():
-            return decode(read_bytes(Path(picture)))
-        case Tensor() if picture.dtype == torch.uint8 and picture.ndim == 3 and picture.shape[0] == 3:
-            return decode(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()))
-        case np.ndarray() if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
-            return decode(np.ascontiguousarray(picture))
-    what = f"{type(picture).__name__} {tuple(getattr(picture, 'shape', ()))} {getattr(picture, 'dtype', '')}"
-    raise ValueError(
-        "A picture is a file, a PIL image, bytes (h, w, 3) of NumPy or (3, h, w) of torch, or a prepared float tensor "
-        f"(3, h, w); got {what.strip()}."
-    )
 
 
 def _placed(images: Tensor, s: Subject) -> Tensor:

@@ -165,7 +165,7 @@ def evaluate(
         show(both.summary(), as_json, title=both.caption)
         return
     if real is not None:
-        re_scored = sl.score_real(sl.predict(m, d, batch=batch, workers=workers), real)
+        re_scored = sl.score_real(sl.logits(m, d, batch=batch, workers=workers), real)
         saved(re_scored, save)
         show(re_scored.summary(), as_json, title=re_scored.caption)
         return

@@ -10,6 +10,7 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import sightline as sl
 
@@ -32,12 +33,18 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
         click.echo(json.dumps(data, default=plain))
         return
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=Text(title, style="table.title"),
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     for name in rows[0] if rows else ():
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(text(value) for value in row.values()))
+        table.add_row(*(Text(text(value)) for value in row.values()))  # not markup: a file may be called [red].jpg
     Console().print(table)
 
 

@@ -128,6 +128,13 @@ def _walk(folder: str, home: str | None, refused: list[str], above: tuple[str, .
             yield entry.path
 
 
+def images_below(folder: str) -> list[str]:
+    """Image files in a folder and its subfolders, links followed; a subfolder that cannot be read is listed itself, so
+    that whoever opens the files is told."""
+    refused: list[str] = []
+    return [*_walk(folder, None, refused), *refused]
+
+
 class Manifest(Files):
     """A CSV file with a header, or a JSONL file: a column path (or file, image), label (or class), and perhaps split.
 

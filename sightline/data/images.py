@@ -1,12 +1,10 @@
 """From a file to pixels: decoding that survives anything, resizing as models expect it, normalising on the device."""
 
-import glob
 import io
 import math
 import os
 import stat
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,31 +210,6 @@ def to_tensor(stack: list[Pixels] | Pixels) -> UInt8[Tensor, "b 3 y x"]:
     """Pictures of one size as a batch of bytes."""
     rows = stack if isinstance(stack, np.ndarray) else np.stack(stack)
     return torch.from_numpy(np.ascontiguousarray(rows.transpose(0, 3, 1, 2)))
-
-
-def open_images(paths: str | Path | Iterable[str | Path], spec: ImageSpec) -> Float[Tensor, "b 3 y x"]:
-    """Files, or a pattern such as "cats/*.jpg", as one normalised batch for a model with this ImageSpec.
-
-    >>> import tempfile; from PIL import Image
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> Image.new("RGB", (40, 30), "red").save(f"{folder.name}/red.png")
-    >>> sl.open_images(f"{folder.name}/*.png", sl.ImageSpec(size=(16, 16))).shape
-    torch.Size([1, 3, 16, 16])
-    >>> folder.cleanup()
-    """
-    found = _expand(paths)
-    if not found:
-        raise ValueError(f"No file matches {paths!r}.")
-    return normalise(to_tensor([fit(decode(read_bytes(path)), spec) for path in found]), spec)
-
-
-def _expand(paths: str | Path | Iterable[str | Path]) -> list[str | Path]:
-    if not isinstance(paths, str | Path):
-        return list(paths)
-    if os.path.lexists(paths):
-        inside = sorted(Path(paths).iterdir()) if os.path.isdir(paths) else [Path(paths)]
-        return [p for p in inside if not p.is_dir() and (len(inside) == 1 or p.suffix.lower() in SUFFIXES)]
-    return sorted(glob.glob(str(paths), recursive=True))
 
 
 def _reason(error: BaseException) -> str:

@@ -135,26 +135,31 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     >>> r.top1, len(r.classes)
     (0.1, 10)
     """
-    logits = predict(model, dataset, batch=batch, workers=workers)
-    place, names = matched(getattr(model, "class_names", None), logits.shape[1], dataset)
+    said = logits(model, dataset, batch=batch, workers=workers)
+    place, names = matched(getattr(model, "class_names", None), said.shape[1], dataset)
     how = {"model": described(model), "dataset": dataset.name, "pictures": len(dataset)}
     if dataset.labels.ndim == 2:
-        table = np.zeros(logits.shape, dtype=np.bool_)
+        table = np.zeros(said.shape, dtype=np.bool_)
         table[:, place] = dataset.labels
-        return score_labels(logits, table, classes=names, how=how)
-    return score(logits, place[dataset.labels], classes=names, how=how)
+        return score_labels(said, table, classes=names, how=how)
+    return score(said, place[dataset.labels], classes=names, how=how)
 
 
-def predict(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
+def logits(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
     """The logits (n, k) of a model for every picture of a dataset.
 
-    >>> sl.predict(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
+    >>> sl.logits(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
     (4, 10)
     """
+    check_classifier(model)
+    return each_batch(model, dataset, model, batch=batch, workers=workers).numpy()
+
+
+def check_classifier(model: Any) -> None:
+    """A model that gives features alone cannot name a class."""
     check_model(model, "features")
     if getattr(getattr(model, "config", None), "classes", 1) == 0:
         raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.LinearProbe on them.")
-    return each_batch(model, dataset, model, batch=batch, workers=workers).numpy()
 
 
 def matched(names: Sequence[str] | None, count: int, dataset: Dataset) -> tuple[NDArray[np.int64], tuple[str, ...]]:

@@ -70,6 +70,7 @@ def fit(
         trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
         if recipe.task == "classify":
             model.class_names = tuple(train.classes)  # type: ignore[assignment]
+            model.probability = recipe.loss  # type: ignore[assignment]
         try:
             with run.held() if world.first else nullcontext():
                 loop(*opened(job, about, trainee))
@@ -204,6 +205,7 @@ def keep(run: Run, trainee: Trainee, name: str, *, probes: bool = False) -> None
                 held.load_state_dict(values)
                 held.image = model.image
                 held.class_names = getattr(model, "class_names", None)  # type: ignore[assignment]
+                held.probability = getattr(model, "probability", None) or "softmax"  # type: ignore[assignment]
                 model = held
         if trainee.world.first:
             run.keep(model, name, probes=probes)

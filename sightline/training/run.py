@@ -76,6 +76,10 @@ class Run:
 
     folder: str | Path
 
+    def __fspath__(self) -> str:
+        """A run can be given wherever its folder can: `sl.load(run)`."""
+        return os.fspath(self.folder)
+
     @property
     def path(self) -> Path:
         return Path(self.folder)

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from sightline.models.variants import Config
 from sightline.spec import ImageSpec
+from sightline.weights.header import Probability
 from sightline.weights.npz import NpzSource
 from sightline.weights.pth import PthSource
 from sightline.weights.report import WeightsError
 from sightline.weights.store import HEADER_LIMIT, SafetensorsSource, Source
 
 FILES = ("model.safetensors", "pytorch_model.bin", "model.npz", "model.pth")  # in a folder, the first that is there
+SEVERAL_LABELS = "multi_label_classification"  # transformers' word for it, under problem_type in config.json
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Opened:
     hints: dict[str, Any] = field(default_factory=dict)
     image: dict[str, Any] = field(default_factory=dict)  # fields of ImageSpec
     classes: tuple[str, ...] | None = None
+    probability: Probability = "softmax"
     expected: Config | None = None  # what the zoo promised
 
 
@@ -59,7 +62,8 @@ def open_path(path: str | Path) -> Opened:
     if file is None:
         raise WeightsError(f"{path} is a folder without {', '.join(FILES)}: give the file itself.")
     hints, image, classes = facts(path)
-    return Opened(open_file(file), str(path), hints, image, classes)
+    several = _json(path / "config.json").get("problem_type") == SEVERAL_LABELS
+    return Opened(open_file(file), str(path), hints, image, classes, "sigmoid" if several else "softmax")
 
 
 def open_file(path: Path) -> Source:

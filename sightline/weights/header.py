@@ -21,6 +21,7 @@ FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig, "hybrid": Hybri
 LARGEST = 16_384  # pixels per side; a header that asks for more is damaged
 VERSION = 1
 T = TypeVar("T")
+Probability = Literal["softmax", "sigmoid"]  # of one class among all, or of each class by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Header:
     classes: tuple[str, ...] | None = None
     probes: Probes | None = None
     layout: Literal["sightline", "other"] = "sightline"  # whose names the tensors have
+    probability: Probability = "softmax"  # what turns logits into probabilities
 
 
 def to_text(header: Header) -> str:
@@ -56,6 +58,7 @@ def to_text(header: Header) -> str:
         "config": asdict(header.config),
     }
     about |= {"image": asdict(header.image), "classes": header.classes, "probes": probes}
+    about |= {} if header.probability == "softmax" else {"probability": header.probability}
     return json.dumps(about, separators=(",", ":"))
 
 
@@ -73,13 +76,16 @@ def from_text(text: str) -> Header:
         if held["layout"] not in ("sightline", "other"):
             raise WeightsError(f"The header names an unknown layout {held['layout']!r}.")
         probes = None if held["probes"] is None else _probes(held["probes"])
+        probability = _fitting(held.get("probability", "softmax"), Probability, "probability")
     except WeightsError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise WeightsError(f"The Sightline header of the file is damaged: {error}.") from error
     _plausible(config, image, classes)
     names = None if classes is None else tuple(classes)
-    return Header(config=config, image=image, classes=names, probes=probes, layout=held["layout"])
+    return Header(
+        config=config, image=image, classes=names, probes=probes, layout=held["layout"], probability=probability
+    )
 
 
 def _plausible(config: Any, image: ImageSpec, classes: list[str] | None) -> None:

@@ -1,6 +1,7 @@
 """`sl.load`: from any checkpoint to a model, with a report of what happened to every key."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class Wish:
 
 
 def load(
-    source: str | Path | Mapping[str, Tensor],
+    source: str | os.PathLike[str] | Mapping[str, Tensor],
     classes: int | Sequence[str] | None = None,
     size: checks.Pair | None = None,
     *,
@@ -76,21 +77,20 @@ def load(
     return assemble(opened, wish, {**opened.hints, **switches}, config)
 
 
-def opened_source(source: str | Path | Mapping[str, Tensor]) -> Opened:
+def opened_source(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Opened:
     """The source behind whatever the user gave. A zoo name is fetched; anything with a path on disk is that path."""
     if isinstance(source, Mapping):
         return Opened(DictSource(source), "a state dict")
-    if Path(source).exists():
-        return open_path(source)
-    entry = zoo.find(str(source))
+    name = os.fspath(source)
+    if Path(name).exists():
+        return open_path(name)
+    entry = zoo.find(name)
     if entry is None:
-        raise WeightsError(
-            f"There is no file or folder {source}, and no zoo name like that. {zoo.nearest(str(source))}"
-        )
+        raise WeightsError(f"There is no file or folder {name}, and no zoo name like that. {zoo.nearest(name)}")
     found = open_path(entry.fetch())
     hints = {**found.hints, **({"size": entry.size} if entry.size else {}), **entry.hints}
-    expected = None if str(source).startswith(zoo.HUB) else entry.config
-    return replace(found, label=str(source), hints=hints, image={**found.image, **entry.image}, expected=expected)
+    expected = None if name.startswith(zoo.HUB) else entry.config
+    return replace(found, label=name, hints=hints, image={**found.image, **entry.image}, expected=expected)
 
 
 def assemble(opened: Opened, wish: Wish, hints: dict[str, Any], config: Any = None) -> Model:
@@ -116,6 +116,8 @@ def assemble(opened: Opened, wish: Wish, hints: dict[str, Any], config: Any = No
     model.image = replace(wish.image or image, size=checks.pair(model.config.size))
     _attach(model, "prepared", image)  # what the weights were made with, whatever the caller overrides
     _attach(model, "class_names", names if wish.classes is None else _names(wish.classes))
+    known = head.probability if head else opened.probability
+    _attach(model, "probability", known if wish.classes is None else "softmax")
     report = Report(
         source=opened.label,
         format=made.format,

@@ -15,6 +15,7 @@ from sightline.models.build import Model
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import ImageSpec, atomic
 from sightline.weights.convert import TARGETS, advice, to_format
+from sightline.weights.files import SEVERAL_LABELS
 from sightline.weights.header import Header, to_text
 from sightline.weights.hf_keys import family
 from sightline.weights.load import load
@@ -55,7 +56,10 @@ def save(
     tensors = state if to == "sightline" else to_format(state, model.config, to)
     asked = ask(model) if probes else None
     layout: Any = "sightline" if to == "sightline" else "other"
-    head = Header(config=model.config, image=model.image, classes=names, probes=asked, layout=layout)
+    probability: Any = getattr(model, "probability", "softmax")
+    head = Header(
+        config=model.config, image=model.image, classes=names, probes=asked, layout=layout, probability=probability
+    )
     _write(path, tensors, head, to)
     return path
 
@@ -104,7 +108,9 @@ def _write_folder(path: Path, tensors: dict[str, Tensor], head: Header) -> None:
 def _hf_config(head: Header) -> dict[str, Any]:
     c = head.config
     names = head.classes or tuple(f"LABEL_{i}" for i in range(c.classes))
-    labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+    labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+    if head.probability == "sigmoid":
+        labels["problem_type"] = SEVERAL_LABELS
     if isinstance(c, BiTConfig):
         root = int(64 * c.width_factor)
         sizes = [4 * root * 2**s for s in range(len(c.units))]

@@ -174,6 +174,10 @@ def test_open_images_takes_a_path_a_pattern_a_folder_and_a_list(tmp_path):
     assert len(sl.open_images([tmp_path / "0.png", str(tmp_path / "2.png")], spec)) == 2
     with pytest.raises(ValueError, match="No file matches"):
         sl.open_images(str(tmp_path / "*.gif"), spec)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "0.png").rename(tmp_path / "below" / "0.PNG")
+    assert len(sl.open_images(tmp_path, spec)) == 3
+    assert len(sl.open_images(str(tmp_path / "**"), spec)) == 3
 
 
 def test_a_pipe_does_not_hang(tmp_path):

@@ -100,7 +100,7 @@ def pictures(labels, classes):
 def test_a_model_on_a_dataset_and_classes_matched_by_name_or_number(tmp_path):
     model = random_model(classes=12)
     labels = [0, 1, 2, 1]
-    logits = sl.predict(model, pictures(labels, ("a", "b", "c")), batch=3)
+    logits = sl.logits(model, pictures(labels, ("a", "b", "c")), batch=3)
     truth = sl.score(logits, [10, 2, 3, 2])
     by_number = sl.evaluate(model, pictures(labels, ("10", "2", "3")))  # as folders sort
     assert by_number.top1 == truth.top1

@@ -1,0 +1,89 @@
+"""Images as users have them: files, folders, patterns, PIL images, arrays and tensors, opened for a model."""
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from sightline.data.errors import BadImage, shown
+from sightline.data.folder import images_below
+from sightline.data.images import SUFFIXES, Encoded, decode, finish, fit, normalise, read_bytes, to_tensor
+from sightline.spec import ImageSpec
+
+
+def image_files(where: str | os.PathLike[str]) -> list[str]:
+    """The image files at a path: the file itself, those in a folder and its subfolders, or what a pattern matches."""
+    text = os.fspath(where)
+    if os.path.isdir(text):
+        found = images_below(text)
+        if not found:
+            raise BadImage(f"{shown(text)} holds no images ({', '.join(SUFFIXES[:5])} ...).")
+        return found
+    if os.path.lexists(text) or not glob.has_magic(text):
+        return [text]  # if it is not there, opening it says so
+    matches = [p for p in sorted(glob.glob(text, recursive=True)) if not os.path.isdir(p)]
+    if not matches:
+        raise BadImage(f"No file matches {shown(text)}.")
+    return [p for p in matches if p.lower().endswith(SUFFIXES)] or matches
+
+
+def open_images(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], spec: ImageSpec
+) -> Float[Tensor, "b 3 y x"]:
+    """Files, a folder with its subfolders, or a pattern such as "cats/*.jpg", as one normalised batch for a model with
+    this ImageSpec.
+
+    >>> import tempfile; from PIL import Image
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> Image.new("RGB", (40, 30), "red").save(f"{folder.name}/red.png")
+    >>> sl.open_images(f"{folder.name}/*.png", sl.ImageSpec(size=(16, 16))).shape
+    torch.Size([1, 3, 16, 16])
+    >>> folder.cleanup()
+    """
+    return model_batch(image_files(paths) if isinstance(paths, str | os.PathLike) else list(paths), spec)
+
+
+def model_batch(images: Sequence[Any], spec: ImageSpec) -> Tensor:
+    """One batch for a model. Floating-point tensors count as prepared already."""
+    if not images:
+        raise ValueError("There are no images to open; got an empty list.")
+    first = images[0]
+    if isinstance(first, Tensor) and first.is_floating_point():
+        shapes = {tuple(p.shape) for p in images}
+        if shapes != {(len(spec.mean), *spec.size)}:
+            raise ValueError(
+                f"Prepared pictures for this model are {(len(spec.mean), *spec.size)}; got {sorted(shapes)}. "
+                "Give bytes, files or a Dataset, and each model prepares them itself."
+            )
+        batch = torch.stack(list(images))
+        if not torch.isfinite(batch).all():
+            raise ValueError("The pictures hold NaN or infinite values.")
+        return batch
+    return normalise(to_tensor([fit(open_image(p), spec) for p in images]), spec)
+
+
+def open_image(image: Any) -> Image.Image:
+    """One image of whatever kind, as upright RGB."""
+    match image:
+        case Image.Image():
+            return finish(image, shown(getattr(image, "filename", "")) or "The PIL image", box=None, size=None)
+        case str() | os.PathLike():
+            return decode(read_bytes(Path(image)))
+        case Encoded():
+            return decode(image)
+        case Tensor() if image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3:
+            return decode(np.ascontiguousarray(image.permute(1, 2, 0).cpu().numpy()))
+        case np.ndarray() if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
+            return decode(np.ascontiguousarray(image))
+    what = f"{type(image).__name__} {tuple(getattr(image, 'shape', ()))} {getattr(image, 'dtype', '')}"
+    raise ValueError(
+        "An image is a file, a PIL image, bytes (h, w, 3) of NumPy or (3, h, w) of torch, or a prepared float tensor "
+        f"(3, h, w); got {what.strip()}."
+    )
