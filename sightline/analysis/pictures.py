@@ -17,7 +17,7 @@ from torch import Tensor
 from sightline.analysis.subject import Subject
 from sightline.data.dataset import Dataset
 from sightline.data.draws import shuffled, word
-from sightline.data.images import decode, eight_bit_rgb, fit, normalise, read_bytes, to_tensor
+from sightline.data.images import accept, decode, fit, normalise, read_bytes, to_tensor
 from sightline.data.progress import progress
 from sightline.spec import ImageSpec
 
@@ -167,13 +167,13 @@ def _fitted(pictures: Sequence[Any], spec: ImageSpec) -> Tensor:
 def _opened(picture: Any) -> Image.Image:
     match picture:
         case Image.Image():
-            return eight_bit_rgb(picture)
+            return accept(picture, "An image")
         case str() | os.PathLike():
             return decode(read_bytes(Path(picture)))
         case Tensor() if picture.dtype == torch.uint8 and picture.ndim == 3 and picture.shape[0] == 3:
-            return decode(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()))
+            return _opened(picture.permute(1, 2, 0).numpy())
         case np.ndarray() if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
-            return decode(np.ascontiguousarray(picture))
+            return accept(Image.fromarray(np.ascontiguousarray(picture)), "An image")
     what = f"{type(picture).__name__} {tuple(getattr(picture, 'shape', ()))} {getattr(picture, 'dtype', '')}"
     raise ValueError(
         "A picture is a file, a PIL image, bytes (h, w, 3) of NumPy or (3, h, w) of torch, or a prepared float tensor "
