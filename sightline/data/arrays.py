@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sightline.data.dataset import Dataset, Labels
 from sightline.data.draws import Ints
 from sightline.data.errors import shown
-from sightline.data.images import Pixels
+from sightline.data.images import Pixels, need_allowed
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
@@ -41,6 +41,7 @@ class Arrays(Dataset):
             raise ValueError(
                 f"{name}: expected uint8 pictures (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
             )
+        need_allowed((images.shape[2], images.shape[1]), name)
         labels = np.asarray(labels)  # lists are welcome
         if len(images) != len(labels) or labels.ndim not in (1, 2):
             raise ValueError(f"{name}: {len(images)} pictures and labels of shape {labels.shape} do not go together.")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from sightline.data.dataset import Dataset
 from sightline.data.errors import BadImage
-from sightline.data.images import Encoded, Picture, begin, finish, orientation
+from sightline.data.images import Encoded, Picture, begin, finish, orientation, upright
 from sightline.data.progress import progress
 from sightline.data.sheet import contact_sheet
 from sightline.data.twins import GREY, NEAR, Twin, fingerprints, smaller, twins
@@ -142,9 +142,10 @@ def _look_at(dataset: Dataset, row: int, picture: Picture | BadImage, seen: _See
         if isinstance(picture, Encoded):
             header = begin(picture)
             kind = "truncated"
-            odd, encoding = list(_oddities(header)), _encoding(header)
+            turn = orientation(header)
+            odd, encoding = list(_oddities(header, turn)), _encoding(header)
             seen.findings += [Finding(kind=k, where=dataset.where(row), detail=d) for k, d in odd]
-            image = finish(header, picture.name, box=None, size=None)
+            image = upright(finish(header, picture.name), turn)
         else:
             image = Image.fromarray(picture)
     except BadImage as error:
@@ -158,7 +159,7 @@ def _look_at(dataset: Dataset, row: int, picture: Picture | BadImage, seen: _See
     seen.fresh.append(np.asarray(image.convert("L").resize((GREY, GREY), Image.Resampling.BOX)))
 
 
-def _oddities(image: Image.Image) -> Iterator[tuple[str, str]]:
+def _oddities(image: Image.Image, turn: int) -> Iterator[tuple[str, str]]:
     """What is unusual about a file, from its header."""
     if image.mode.startswith("I") or image.mode == "F":
         yield "16-bit", f"mode {image.mode}"
@@ -166,8 +167,8 @@ def _oddities(image: Image.Image) -> Iterator[tuple[str, str]]:
         yield MODES[image.mode], f"mode {image.mode}"
     if (frames := _frames(image)) > 1:
         yield "animated", f"{frames} frames, the first is used"
-    if (turned := orientation(image)) != 1:
-        yield "rotated", f"EXIF orientation {turned}, turned upright when read"
+    if turn != 1:
+        yield "rotated", f"EXIF orientation {turn}, turned upright when read"
 
 
 def _frames(image: Image.Image) -> int:

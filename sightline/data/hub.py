@@ -6,7 +6,7 @@ import numpy as np
 
 from sightline.data.dataset import Dataset
 from sightline.data.errors import BadImage, shown
-from sightline.data.images import Encoded, Picture, Pixels, read_bytes
+from sightline.data.images import Encoded, Picture, Pixels, accept, read_bytes
 
 
 class Hub(Dataset):
@@ -29,7 +29,7 @@ class Hub(Dataset):
         if isinstance(held, dict) and held.get("path"):
             return read_bytes(held["path"])
         if hasattr(held, "convert"):
-            pixels: Pixels = np.asarray(held.convert("RGB"))
+            pixels: Pixels = np.asarray(accept(held, self.where(index)))
             return pixels
         raise BadImage(f"{self.where(index)} holds no picture.")
 

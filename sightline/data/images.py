@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from sightline.data.errors import BadImage, shown
@@ -32,12 +32,15 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 MOST_PIXELS = 89_478_485  # where Pillow begins to speak of a decompression bomb: 256 MB of RGB
 MOST_BYTES = 1 << 28
+MOST_RATIO = 100  # long side to short side; odd ones of ImageNet have 15 (500 x 33), and of 100 a square shows 1 %
+MOST_RESIZED = 1 << 24  # pixels of a whole image resized before the center is cut, 64 MB: 16 to 1 at 1024 px
 KERNELS = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
     "nearest": Image.Resampling.NEAREST,
 }
 ORIENTATION = 0x0112  # the EXIF tag
+COLUMNS_BACK, ROWS_BACK = (2, 3, 6, 7), (3, 4, 7, 8)  # its values
 
 
 @dataclass(frozen=True)
@@ -72,42 +75,70 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def decode(picture: Picture, *, box: Box | None = None, size: tuple[int, int] | None = None) -> Image.Image:
-    """An RGB image, upright. Given a box and the (height, width) it will be resized to, a JPEG is decoded at a
-    half, a quarter or an eighth of its scale where that still leaves more pixels than are asked for.
+def decode(picture: Picture) -> Image.Image:
+    """An RGB image, upright.
 
     Animations give their first frame, transparency is laid over white, 16-bit and float pictures are scaled to 8 bits.
     """
     if isinstance(picture, np.ndarray):
         return Image.fromarray(picture)
     image = begin(picture)
-    return finish(image, picture.name, box=box, size=size)
+    turn = orientation(image)
+    return upright(finish(image, picture.name), turn)
 
 
 def begin(picture: Encoded) -> Image.Image:
-    """The header only: format, size and mode are known and allowed, no pixel has been decoded."""
+    """The header only: format, size, mode and orientation are known and allowed, no pixel has been decoded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             image = Image.open(io.BytesIO(picture.data), formats=FORMATS)
         except Exception as error:  # Pillow raises a dozen kinds for broken files, KeyError and struct.error among them
             raise BadImage(f"{picture.name} is not a picture that can be read ({_reason(error)}).") from error
-    if image.width * image.height > MOST_PIXELS:
-        raise BadImage(f"{picture.name} has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} are read.")
+    need_allowed(image.size, picture.name)
+    if image.format == "PNG" and "exif" not in image.info and (exif := _exif_of_png(picture.data)):
+        image.info["exif"] = exif
     return image
 
 
-def finish(image: Image.Image, name: str, *, box: Box | None, size: tuple[int, int] | None) -> Image.Image:
-    """Decode what `begin` opened."""
+def need_allowed(size: tuple[int, int], name: str) -> None:
+    """Refuse a (width, height) of too many pixels, or so long and thin that nothing can be seen of it in a square."""
+    given = f"{name} has {size[0]} x {size[1]} pixels"
+    if size[0] * size[1] > MOST_PIXELS:
+        raise BadImage(f"{given}; at most {MOST_PIXELS:,} are read.")
+    if max(size) > MOST_RATIO * min(size):
+        raise BadImage(f"{given}; the long side may be {MOST_RATIO} times the short one: crop it first.")
+
+
+def _exif_of_png(data: bytes) -> bytes | None:
+    """The EXIF block of a PNG, which may stand behind the pixels, where Pillow finds it only after decoding them."""
+    at = 8
+    while at + 8 <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if kind == b"eXIf":
+            return b"Exif\0\0" + data[at + 8 : at + 8 + length]
+        at += 12 + length
+    return None
+
+
+def finish(image: Image.Image, name: str, *, scale: int = 1) -> Image.Image:
+    """Decode what `begin` opened, as it is stored: RGB, not turned upright yet. A JPEG may be decoded at 1 / scale."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            if box is not None and size is not None and (scale := scale_for(box, size)) > 1:
+            if scale > 1:
                 image.draft("RGB", (image.width // scale, image.height // scale))  # heeded by JPEG alone
             image.load()
-            return eight_bit_rgb(upright(image))
+            return eight_bit_rgb(image)
         except Exception as error:  # as above: whatever a broken file provokes becomes one kind of error
             raise BadImage(f"{name} is broken ({_reason(error)}).") from error
+
+
+def accept(image: Image.Image, name: str) -> Image.Image:
+    """An image that someone else opened with Pillow, by the rules of files: RGB, upright, or BadImage."""
+    need_allowed(image.size, name)
+    pixels = finish(image, name)
+    return upright(pixels, orientation(image))
 
 
 def scale_for(box: Box, size: tuple[int, int]) -> int:
@@ -127,25 +158,43 @@ def turbo(picture: Encoded, header: Image.Image) -> Pixels | None:
         return None
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says."""
-    return ImageOps.exif_transpose(image) if orientation(image) != 1 else image
-
-
 def orientation(image: Image.Image) -> int:
-    """How the camera was held, 1 to 8. An EXIF block may be broken while the picture is whole: then it counts as 1."""
-    if "exif" not in image.info:
+    """How the camera was held, 1 to 8, by EXIF: image coordinates are those of the image turned upright, everywhere.
+    An EXIF block may be broken while the picture is whole: then it counts as 1."""
+    if "exif" not in image.info and "Raw profile type exif" not in image.info:
         return 1
     try:
-        found = image.getexif().get(ORIENTATION, 1)
+        found = Image.Image.getexif(image).get(ORIENTATION, 1)  # PNG's own method would decode the pixels first
     except Exception:
         return 1
     return found if found in range(1, 9) else 1
 
 
-def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height after `upright`, known before decoding."""
-    return (image.height, image.width) if orientation(image) >= 5 else image.size
+def upright(image: Image.Image, turn: int) -> Image.Image:
+    """A whole decoded image, turned as its orientation says."""
+    return image if turn == 1 else Image.fromarray(np.ascontiguousarray(turned(np.asarray(image), turn)))
+
+
+def turned(pixels: Pixels, turn: int) -> Pixels:
+    """A view of stored pixels in which they stand upright. The eight orientations of EXIF are a swap of the axes (5 to
+    8), after which columns (2, 3, 6, 7) and rows (3, 4, 7, 8) may run backwards."""
+    pixels = pixels.swapaxes(0, 1) if turn >= 5 else pixels
+    return pixels[:: -1 if turn in ROWS_BACK else 1, :: -1 if turn in COLUMNS_BACK else 1]
+
+
+def upright_size(size: tuple[int, int], turn: int) -> tuple[int, int]:
+    """Width and height upright, of stored width and height; and the other way round."""
+    return (size[1], size[0]) if turn >= 5 else size
+
+
+def stored_box(box: Box, size: tuple[int, int], turn: int) -> Box:
+    """Where a box of an upright image of this (width, height) lies in the pixels as they are stored."""
+    left, upper, right, lower = box
+    if turn in COLUMNS_BACK:
+        left, right = size[0] - right, size[0] - left
+    if turn in ROWS_BACK:
+        upper, lower = size[1] - lower, size[1] - upper
+    return (upper, left, lower, right) if turn >= 5 else (left, upper, right, lower)
 
 
 def eight_bit_rgb(image: Image.Image) -> Image.Image:
@@ -175,12 +224,19 @@ def _scaled(image: Image.Image) -> Image.Image:
 
 def fit(image: Image.Image, spec: ImageSpec) -> Pixels:
     """What the model sees of a picture in evaluation: to the last bit what torchvision's Resize and CenterCrop give.
-    (One pass through Pillow's `box` would be quicker, but some pixels then differ by several levels.)"""
+
+    One pass through Pillow's `box` would be quicker, but some pixels then differ by several levels; it is taken where
+    the whole resized image would have more than MOST_RESIZED pixels, which no photograph reaches.
+    """
     height, width = spec.size
     whole = whole_size(image.size, spec)
+    left, upper = round((whole[0] - width) / 2), round((whole[1] - height) / 2)
+    if whole[0] * whole[1] > MOST_RESIZED:
+        x, y = image.width / whole[0], image.height / whole[1]
+        box = (left * x, upper * y, (left + width) * x, (upper + height) * y)
+        return np.asarray(image.resize((width, height), KERNELS[spec.interpolation], box=box))
     if image.size != whole:
         image = image.resize(whole, KERNELS[spec.interpolation])
-    left, upper = round((whole[0] - width) / 2), round((whole[1] - height) / 2)
     return np.asarray(image)[upper : upper + height, left : left + width]
 
 

@@ -1,5 +1,6 @@
 """One batch in the making: pictures opened, drawn for, transformed, and bad ones replaced by the rule."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,9 +21,13 @@ from sightline.data.images import (
     begin,
     finish,
     fit,
+    orientation,
     scale_for,
+    stored_box,
     to_tensor,
     turbo,
+    turned,
+    upright,
     upright_size,
 )
 from sightline.spec import ImageSpec
@@ -37,33 +42,48 @@ class Opened:
     picture: Picture
     image: Image.Image | None  # None: the picture is pixels already
     size: tuple[int, int]  # width, height, upright
+    turn: int = 1  # its EXIF orientation
 
     def whole(self) -> Image.Image:
-        """All of it, decoded."""
+        """All of it, decoded and upright."""
         if isinstance(self.picture, np.ndarray):
             return Image.fromarray(self.picture)
         assert self.image is not None
-        return finish(self.image, self.picture.name, box=None, size=None)
+        return upright(finish(self.image, self.picture.name), self.turn)
 
     def region(self, box: Box, size: tuple[int, int]) -> Pixels:
-        """The pixels of a box, at the scale at which it was decoded."""
+        """The pixels of a box of the upright image, at the scale at which it was decoded. What is decoded is cut before
+        it is turned: less to move, and the box is drawn as if the image were stored upright."""
+        inside = stored_box(box, self.size, self.turn)
         if isinstance(self.picture, np.ndarray):
-            return _cut(self.picture, box)
+            return _own(_cut(self.picture, inside))
         assert self.image is not None
-        fast = turbo(self.picture, self.image) if scale_for(box, size) == 1 and self.size == self.image.size else None
+        scale, stored = scale_for(box, size), self.image.size
+        fast = turbo(self.picture, self.image) if scale == 1 else None
         if fast is not None:
-            return _cut(fast, box)
-        image = finish(self.image, self.picture.name, box=box, size=size)
-        x, y = image.width / self.size[0], image.height / self.size[1]
-        left, upper = int(box[0] * x), int(box[1] * y)
-        right, lower = max(left + 1, round(box[2] * x)), max(upper + 1, round(box[3] * y))
-        return np.array(image.crop((left, upper, min(right, image.width), min(lower, image.height))))
+            return _own(turned(_cut(fast, inside), self.turn))
+        image = finish(self.image, self.picture.name, scale=scale)
+        scale = 1 if image.size == stored else scale  # what is no JPEG is always decoded whole
+        return _own(turned(np.asarray(image.crop(_shrunk(inside, scale, image.size))), self.turn))
+
+
+def _shrunk(box: Box, scale: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """A box in whole pixels, at least one, of an image that was decoded at 1 / scale and has this (width, height) now.
+    Both ends go to the nearest pixel, so that a box and its mirror image stay mirror images."""
+    left, upper = (min(round(at / scale), side - 1) for at, side in zip(box[:2], size))
+    right, lower = (min(round(at / scale), side) for at, side in zip(box[2:], size))
+    return left, upper, max(right, left + 1), max(lower, upper + 1)
 
 
 def _cut(pixels: Pixels, box: Box) -> Pixels:
     left, upper, right, lower = (int(v) for v in box)
-    cut = np.ascontiguousarray(pixels[upper:lower, left:right])
-    return cut if cut.flags.writeable else cut.copy()
+    return pixels[upper:lower, left:right]
+
+
+def _own(pixels: Pixels) -> Pixels:
+    """As torch wants them: in a row, and writable."""
+    pixels = np.ascontiguousarray(pixels)
+    return pixels if pixels.flags.writeable else pixels.copy()
 
 
 def opened(picture: Picture | BadImage) -> Opened | BadImage:
@@ -76,7 +96,8 @@ def opened(picture: Picture | BadImage) -> Opened | BadImage:
                 image = begin(picture)
             except BadImage as error:
                 return error
-            return Opened(picture, image, upright_size(image))
+            turn = orientation(image)
+            return Opened(picture, image, upright_size(image.size, turn), turn)
         case _:
             return Opened(picture, None, (picture.shape[1], picture.shape[0]))
 
@@ -103,11 +124,11 @@ class Making:
             stacked = transform_stack(pictures, steps, augment=self.train, spec=self.spec)
             if stacked is not None:
                 return stacked
-        headers = [opened(picture) for picture in pictures]
+        headers = deque(opened(picture) for picture in pictures)
         steps = self._plan([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
         images = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)
-        for row, (header, plane) in enumerate(zip(headers, images.numpy())):
-            plane[...] = self._pixels(row, header, steps).transpose(2, 0, 1)
+        for row, plane in enumerate(images.numpy()):  # a header holds its decoded image, so it is let go
+            plane[...] = self._pixels(row, headers.popleft(), steps).transpose(2, 0, 1)
         return images
 
     def _already_fits(self, size: tuple[int, ...]) -> bool:

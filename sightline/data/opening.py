@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sightline.data.errors import BadImage, shown
 from sightline.data.folder import images_below
-from sightline.data.images import SUFFIXES, Encoded, decode, finish, fit, normalise, read_bytes, to_tensor
+from sightline.data.images import SUFFIXES, Encoded, accept, decode, fit, normalise, read_bytes, to_tensor
 from sightline.spec import ImageSpec
 
 
@@ -73,15 +73,15 @@ def open_image(image: Any) -> Image.Image:
     """One image of whatever kind, as upright RGB."""
     match image:
         case Image.Image():
-            return finish(image, shown(getattr(image, "filename", "")) or "The PIL image", box=None, size=None)
+            return accept(image, shown(getattr(image, "filename", "")) or "The PIL image")
         case str() | os.PathLike():
             return decode(read_bytes(Path(image)))
         case Encoded():
             return decode(image)
         case Tensor() if image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3:
-            return decode(np.ascontiguousarray(image.permute(1, 2, 0).cpu().numpy()))
+            return open_image(image.permute(1, 2, 0).cpu().numpy())
         case np.ndarray() if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
-            return decode(np.ascontiguousarray(image))
+            return accept(Image.fromarray(np.ascontiguousarray(image)), "The image")
     what = f"{type(image).__name__} {tuple(getattr(image, 'shape', ()))} {getattr(image, 'dtype', '')}"
     raise ValueError(
         "An image is a file, a PIL image, bytes (h, w, 3) of NumPy or (3, h, w) of torch, or a prepared float tensor "
