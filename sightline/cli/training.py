@@ -221,20 +221,19 @@ def interrupted(train: Callable[..., sl.Run], folder: Path, recipe: sl.Recipe) -
 @click.argument("folder", default="runs", type=click.Path())
 def runs(folder: str, as_json: bool) -> None:
     """A table of the runs in FOLDER, with their curves."""
-    found = [path for path in sorted(p.parent for p in Path(folder).rglob("run.json")) if readable(path)]
-    if not found:
+    found = [listed(sl.Run(path), as_json) for path in sorted(p.parent for p in Path(folder).rglob("run.json"))]
+    if not any(found):
         raise ValueError(f"{folder} holds no runs: sightline train DATA --model NAME --out {folder}/NAME makes one.")
-    rows = [row(sl.Run(path), as_json) for path in found]
-    show(rows, as_json)
+    show([row for row in found if row], as_json)
 
 
-def readable(path: Path) -> bool:
-    """Whether this is a run of ours; what is not is said and left out."""
+def listed(run: sl.Run, as_json: bool) -> dict[str, Any] | None:
+    """A run's row; what is not of ours, or damaged, is said and left out."""
     try:
-        return bool(sl.Run(path).about)
+        return row(run, as_json)
     except ValueError as error:
         click.echo(f"left out: {error}", err=True)
-        return False
+        return None
 
 
 def row(run: sl.Run, as_json: bool) -> dict[str, Any]:

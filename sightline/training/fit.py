@@ -67,7 +67,7 @@ def fit(
         if already(run, about, model, held=held):
             return run
         job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
-        trainee = Trainee(model, recipe, world, fresh=not run.state.exists())
+        trainee = Trainee(model, recipe, world, fresh=facts_of(run.state) is None)
         if recipe.task == "classify":
             model.class_names = tuple(train.classes)  # type: ignore[assignment]
             model.probability = recipe.loss  # type: ignore[assignment]

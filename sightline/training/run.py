@@ -98,7 +98,7 @@ class Run:
             raise ValueError(f"{self.folder} holds no run: there is no run.json.") from None
         except ValueError as error:
             raise ValueError(f"{self.path / 'run.json'} is damaged ({error}).") from error
-        if not isinstance(about, dict) or not {"identity", "plan", "data"} <= set(about):
+        if not isinstance(about, dict) or not all(isinstance(about.get(k), dict) for k in ("identity", "plan", "data")):
             raise ValueError(f"{self.path / 'run.json'} was not written by Sightline.")
         return about
 
@@ -118,6 +118,8 @@ class Run:
             lines = (self.path / "log.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.path / 'log.jsonl'} is damaged ({error}): remove it to go on.") from error
         found = []
         for line in lines:
             try:
@@ -173,7 +175,7 @@ class Run:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         lock = self.path / ".lock"
-        with lock.open("w") as file:
+        with lock.open("a") as file:  # "w" would empty whatever a link of this name points to
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

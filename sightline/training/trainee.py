@@ -175,8 +175,11 @@ class Trainee:
         """Read it back, if there is something; says at which step it was kept."""
         facts = state.facts_of(folder)
         if facts is not None:
-            self.at(tuple(facts["size"]))
-            state.read(folder, self._tensors(), facts)
+            sizes = {pair(self.model.config.size), *(pair(size) for _, size in self.recipe.sizes)}
+            if (size := tuple(facts["size"])) not in sizes:
+                raise ValueError(f"{folder} is of another run: its images have size {size}, here {sorted(sizes)}.")
+            self.at(size)
+            state.read(folder, self._tensors())
         return facts
 
     def bytes(self) -> int:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -130,8 +130,17 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(flat.numpy())  # type: ignore[arg-type]
 
 
-def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """One tensor at a time, in one piece: a reader sees the old file or the new one."""
+def write_safetensors(
+    path: str | Path,
+    tensors: Mapping[str, Tensor],
+    header: Mapping[str, str],
+    *,
+    gather: Callable[[Tensor], Tensor] = torch.detach,
+) -> None:
+    """One tensor at a time, in one piece: a reader sees the old file or the new one.
+
+    `gather` makes each whole when its turn comes, where its parts lie elsewhere.
+    """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **header}}
     offset = 0
     for key, tensor in tensors.items():
@@ -147,7 +156,7 @@ def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], header: M
     with atomic(path) as partial, partial.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
-            file.write(bytes_of(tensor))
+            file.write(bytes_of(gather(tensor)))
         file.flush()
         os.fsync(file.fileno())
 

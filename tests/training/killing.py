@@ -24,6 +24,7 @@ def train(out: Path, workers: int) -> None:
     recipe = sl.Recipe(
         **{"lr": 1e-3, "batch": 16, "micro": 8, "steps": 40, "warmup": 4, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
         **{"save_every": 3, "eval_every": 5, "log_every": 1, "augment": sl.Augment(mixup=0.2)},
+        **{"loss": "sigmoid", "head_bias": -2.3},  # set at the very start, and only there
     )
     sl.fit(model, data, recipe, val=val, out=out, workers=workers)
 
@@ -69,6 +70,12 @@ def main() -> None:
     begun = time.monotonic()
     assert attempt(ROOT / "whole") == 0
     length, expected = time.monotonic() - begun, outcome(ROOT / "whole")
+    for count in (1, 2):  # the first checkpoint: its weights, its state
+        assert os.WIFSIGNALED(attempt(ROOT / "first", trap=("fsync", count)))
+        assert (ROOT / "first/state").is_dir() == (count == 2)
+        assert attempt(ROOT / "first") == 0
+        assert outcome(ROOT / "first") == expected
+        shutil.rmtree(ROOT / "first")
     chance, killed = random.Random(0), 0
     while killed < KILLS:
         inside = chance.random() < 0.5

@@ -76,6 +76,16 @@ def test_many_processes_train_as_one_does(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_stop_changes_no_bit_of_many_processes(tmp_path):
+    finish(start(tmp_path, "again"))
+    for kind in ("ddp", "fsdp"):
+        for name in ("model.safetensors", "best.safetensors", "state/state.safetensors"):
+            whole, halves = (tmp_path / f"{kind}-{part}" / name for part in ("whole", "halves"))
+            assert whole.read_bytes() == halves.read_bytes()
+        assert [p.name for p in (tmp_path / f"{kind}-halves/state").iterdir()] == ["state.safetensors"]
+
+
+@pytest.mark.slow
 def test_all_processes_lose_patience_together(tmp_path):
     finish(start(tmp_path, "patience", world=1))
     finish(start(tmp_path, "patience", world=2))

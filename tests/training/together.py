@@ -69,6 +69,12 @@ elif WHAT == "poison":
         sys.stdout.write(str(error))
         sys.stdout.flush()
         os._exit(2)
+elif WHAT == "again":
+    for way in ("ddp", "fsdp"):
+        train("vit", way, f"{way}-whole")
+        with contextlib.suppress(sl.Stopped):
+            train("vit", way, f"{way}-halves", evals=((4, stop),))
+        train("vit", way, f"{way}-halves")
 elif WHAT == "go-on":
     if WORLD == 1:
         train("vit", "ddp", "fsdp-cut-2")
