@@ -112,7 +112,9 @@ def test_the_mlp_is_local_and_attention_is_not():
     attn = sl.token_jacobian(lambda t: block.attention_branch(block.norm1(t)), z)
     assert mlp[off_diagonal].eq(0).all()
     assert attn.gt(0).all()
-    assert {sl.jacobian_locality(block.mlp, torch.randn_like(z)) for _ in range(10)} == {1}  # exactly, however sums round
+    assert {sl.jacobian_locality(block.mlp, torch.randn_like(z)) for _ in range(10)} == {
+        1
+    }  # exactly, however sums round
     assert sl.jacobian_locality(block.attn, z) < 1
     assert sl.permutation_error(block, z[None]) < 1e-12
 
