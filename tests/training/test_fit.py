@@ -55,9 +55,10 @@ def losses(run):
 def test_golden_losses(name, tmp_path):
     settings = recipe(steps=20, lr=2e-3, warmup=4, weight_decay=0.05, clip=1.0, smoothing=0.1)
     run = sl.fit(model(name), data()[0], settings, out=tmp_path / "run")
-    # CPUs agree to 5e-7 in the first eight steps; then their roundings grow, in bit-nano to 3e-4
-    np.testing.assert_allclose(losses(run)[:8], GOLDEN[name][:8], rtol=5e-6)
-    np.testing.assert_allclose(losses(run)[8:], GOLDEN[name][8:], rtol=3e-3)
+    # CPUs agree to 4e-7, in a ResNet for eight steps only: then roundings grow through its ReLUs, in bit-nano to 3e-4.
+    # A learning rate 1 % higher moves the first eight losses by 2e-4, twice the weight decay the ViT's last ones by 5e-5.
+    np.testing.assert_allclose(losses(run)[:8], GOLDEN[name][:8], rtol=1e-5)
+    np.testing.assert_allclose(losses(run)[8:], GOLDEN[name][8:], rtol=2e-5 if name == "vit-nano4" else 3e-3)
 
 
 def test_folder_holds_what_ran_and_what_came_out(tmp_path):
