@@ -56,7 +56,7 @@ def test_golden_losses(name, tmp_path):
     settings = recipe(steps=20, lr=2e-3, warmup=4, weight_decay=0.05, clip=1.0, smoothing=0.1)
     run = sl.fit(model(name), data()[0], settings, out=tmp_path / "run")
     # CPUs agree to 4e-7, in a ResNet for eight steps only: then roundings grow through its ReLUs, in bit-nano to 3e-4.
-    # A learning rate 1 % higher moves the first eight losses by 2e-4, twice the weight decay the ViT's last ones by 5e-5.
+    # A learning rate 1 % higher moves the first eight by 2e-4, twice the weight decay the ViT's last ones by 5e-5.
     np.testing.assert_allclose(losses(run)[:8], GOLDEN[name][:8], rtol=1e-5)
     np.testing.assert_allclose(losses(run)[8:], GOLDEN[name][8:], rtol=2e-5 if name == "vit-nano4" else 3e-3)
 
