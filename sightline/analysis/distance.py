@@ -47,8 +47,8 @@ def prefix_mass(probs: Float[Tensor, "*b n n"], grid: Grid) -> Float[Tensor, "*b
     """Share of the patches' attention that goes to the tokens before the grid.
 
     >>> import torch
-    >>> sl.prefix_mass(torch.full((5, 5), 0.2), (2, 2)).item()
-    0.2...
+    >>> round(sl.prefix_mass(torch.full((5, 5), 0.2), (2, 2)).item(), 4)
+    0.2
     """
     prefix = probs.shape[-1] - grid[0] * grid[1]
     return probs[..., prefix:, :prefix].sum(-1).mean(-1)

@@ -19,16 +19,21 @@ def convolutions(*layers):
     return sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))
 
 
+def reached(field):
+    """Where there is more than rounding: some CPUs convolve 3 x 3 by Winograd's way, whose zeros are not exact."""
+    return field > 1e-6 * field.max()
+
+
 @pytest.mark.parametrize("probes", [1, 4, None])
 def test_one_convolution_sees_three_by_three(images, probes):
     model = convolutions(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh())
     found = sl.receptive_field(model, images, layers="inner.0", probes=probes)
-    ys, xs = np.nonzero(found.maps[0])
+    ys, xs = np.nonzero(reached(found.maps[0]))
     assert (ys.min(), ys.max(), xs.min(), xs.max()) == (15, 17, 15, 17)
     assert found.maps[0].sum() == pytest.approx(1)
     assert found.radii[0, 1] <= 2**0.5 + 1e-9
     two = convolutions(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, padding=1))
-    assert (sl.receptive_field(two, images, layers="inner.2").maps[0] > 0).sum() == 25
+    assert reached(sl.receptive_field(two, images, layers="inner.2").maps[0]).sum() == 25
 
 
 def test_a_vit_without_attention_sees_its_own_patch(images):

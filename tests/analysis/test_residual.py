@@ -14,7 +14,7 @@ def test_a_scaled_branch_scales_the_ratio(factor):
     z, f = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     one, other = sl.skip_against_branch(z, f), sl.skip_against_branch(z, factor * f)
     torch.testing.assert_close(other[0] * factor, one[0], rtol=1e-6, atol=0)
-    torch.testing.assert_close(other[1], one[1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(other[1], one[1], rtol=0, atol=2e-6)  # 1e-7 from rounding the scaled branch
     total = torch.cosine_similarity(z.double(), (z + factor * f).double(), dim=-1)
     torch.testing.assert_close(other[2], total, rtol=0, atol=1e-6)
 
@@ -30,8 +30,9 @@ def test_a_model_equals_its_recorded_tensors(images):
     with torch.no_grad(), sl.record(model, "blocks.*.attn_skip", "blocks.*.attn_branch", "blocks.*.attn_sum") as tape:
         model(images)
     want = sl.skip_against_branch(tape["blocks.2.attn_skip"], tape["blocks.2.attn_branch"]).mean(1)
-    np.testing.assert_allclose(found.per_token[:, 4], want, rtol=1e-5)
-    np.testing.assert_allclose(found.class_token[:, 4], want[:, 0], rtol=1e-5)
+    near = {"rtol": 1e-5, "atol": 1e-6}  # another batch is summed in another order, and a cosine may be near 0
+    np.testing.assert_allclose(found.per_token[:, 4], want, **near)
+    np.testing.assert_allclose(found.class_token[:, 4], want[:, 0], **near)
     np.testing.assert_allclose(found.ratio[4], want[0, 1:].mean(), rtol=1e-5)
     torch.testing.assert_close(
         torch.cosine_similarity(tape["blocks.2.attn_skip"], tape["blocks.2.attn_sum"], dim=-1).mean(0).double(),

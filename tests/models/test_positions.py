@@ -68,7 +68,7 @@ def test_relative_bias_depends_on_query_and_offset_alone():
 
 def test_sincos_is_fixed_bounded_and_tells_places_apart():
     waves = sincos_2d((5, 7), 32)
-    assert waves.abs().max() <= 1
+    assert waves.abs().max() <= 1 + 1e-6  # not every CPU's sine is rounded correctly
     assert (torch.cdist(waves, waves) + torch.eye(35) > 1e-3).all()
     torch.testing.assert_close(waves[8, :8], torch.sin(10_000.0 ** -torch.linspace(0, 1, 8)))  # row 1, column 1
     model = sl.build(sl.ViTConfig(**TINY, position="sincos"))

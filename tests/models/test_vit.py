@@ -38,7 +38,7 @@ def test_a_zero_head_starts_at_log_k(name, classes, loss):
     model = sl.build(name, classes=classes)
     logits = model(torch.randn(4, 3, 32, 32))
     assert logits.eq(0).all()
-    assert F.cross_entropy(logits, torch.arange(4)).item() == pytest.approx(loss, abs=1e-6)
+    assert F.cross_entropy(logits, torch.arange(4)).item() == pytest.approx(loss, abs=5e-6)  # float32: 5e-7 a rounding
     assert loss == pytest.approx(math.log(classes), abs=1e-6)
 
 
@@ -112,7 +112,9 @@ def test_the_mlp_is_local_and_attention_is_not():
     attn = sl.token_jacobian(lambda t: block.attention_branch(block.norm1(t)), z)
     assert mlp[off_diagonal].eq(0).all()
     assert attn.gt(0).all()
-    assert sl.jacobian_locality(block.mlp, z) == 1
+    assert {sl.jacobian_locality(block.mlp, torch.randn_like(z)) for _ in range(10)} == {
+        1
+    }  # exactly, however sums round
     assert sl.jacobian_locality(block.attn, z) < 1
     assert sl.permutation_error(block, z[None]) < 1e-12
 
@@ -258,8 +260,8 @@ def test_initial_values_follow_the_table():
     state = model.state_dict()
     bound = math.sqrt(6 / (192 + 192))  # q, k, v each by its own fan
     for part in state["blocks.3.attn.qkv.weight"].chunk(3):
-        assert 0.99 * bound < part.abs().max() <= bound
-    assert state["blocks.3.mlp.fc1.weight"].abs().max() <= math.sqrt(6 / (192 + 768))
+        assert 0.99 * bound < part.abs().max() <= bound * (1 + 1e-6)  # float32 may round up
+    assert state["blocks.3.mlp.fc1.weight"].abs().max() <= math.sqrt(6 / (192 + 768)) * (1 + 1e-6)
     assert state["blocks.3.mlp.fc1.bias"].std().item() == pytest.approx(1e-6, rel=0.1)
     assert state["blocks.3.attn.qkv.bias"].eq(0).all()
     assert state["positions.0.table"].std().item() == pytest.approx(0.02, rel=0.02)

@@ -73,7 +73,7 @@ def test_the_two_conventions_are_one_at_the_stated_numbers():  # 1e-4 of big_vis
     b = steps(
         recipe(lr=1e-3, weight_decay=1e-4, decay_rule="schedule"), start=2.0, gradients=[1.0, -0.5], rates=[1e-3, 4e-4]
     )
-    assert a == pytest.approx(b, abs=1e-7)
+    assert a == pytest.approx(b, abs=2e-6)  # float32: 2e-7 a rounding
 
 
 def test_sgd_puts_decay_into_the_gradient_and_remembers():  # v = 0.9 v + (g + wd p); p -= lr v
@@ -82,12 +82,12 @@ def test_sgd_puts_decay_into_the_gradient_and_remembers():  # v = 0.9 v + (g + w
         v = 0.9 * v + g + 0.1 * p
         p -= 0.05 * v
     weight, bias = steps(recipe(optimizer="sgd", lr=0.05, weight_decay=0.1), start=2.0, gradients=[1.0, -0.5, 0.25])
-    assert weight == pytest.approx(p, abs=1e-6)
+    assert weight == pytest.approx(p, abs=5e-6)  # float32: 2e-7 a rounding, three steps
     q, v = 2.0, 0.0
     for g in (1.0, -0.5, 0.25):
         v = 0.9 * v + g
         q -= 0.05 * v
-    assert bias == pytest.approx(q, abs=1e-6)
+    assert bias == pytest.approx(q, abs=5e-6)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
@@ -210,7 +210,8 @@ def test_average_comes_back_out_after_an_error():
 
 def test_norm_is_that_of_all_values_together():
     tensors = [torch.randn(3, 4), torch.randn(5)]
-    assert optim.norm(tensors).item() == pytest.approx(torch.cat([t.flatten() for t in tensors]).norm().item())
+    together = torch.cat([t.flatten() for t in tensors]).norm().item()
+    assert optim.norm(tensors).item() == pytest.approx(together, rel=1e-5)
     assert optim.norm([]).item() == 0
 
 

@@ -15,6 +15,9 @@ import pytest
 import sightline as sl
 
 SCRIPT = Path(__file__).with_name("together.py")
+# Halves of a batch are summed in another order: after six steps a ResNet's gradient norm differs by 1e-5 of itself on
+# some CPUs, and a weight by 5e-6. A picture that is left out or counted twice changes both by a hundred times as much.
+CLOSE = 1e-4
 
 
 def start(folder, *words, world=2):
@@ -57,22 +60,22 @@ def test_many_processes_train_as_one_does(tmp_path):
     finish(start(tmp_path, "all", world=2))
     one = tmp_path / "ddp-vit-1"
     for kind in ("ddp-vit-2", "fsdp-vit-2"):
-        np.testing.assert_allclose(numbers(tmp_path / kind), numbers(one), rtol=1e-5)
-        np.testing.assert_allclose(validation(tmp_path / kind), validation(one), rtol=1e-5)
+        np.testing.assert_allclose(numbers(tmp_path / kind), numbers(one), rtol=CLOSE)
+        np.testing.assert_allclose(validation(tmp_path / kind), validation(one), rtol=CLOSE)
         a, b = (sl.load(folder).state_dict() for folder in (tmp_path / kind, one))
-        assert all(np.allclose(a[k], b[k], atol=1e-5) for k in b)
+        assert all(np.allclose(a[k], b[k], rtol=0, atol=CLOSE) for k in b)
     for kind in ("ddp", "fsdp"):
-        np.testing.assert_allclose(numbers(tmp_path / f"{kind}-bit-2"), numbers(tmp_path / "ddp-bit-1"), rtol=1e-5)
+        np.testing.assert_allclose(numbers(tmp_path / f"{kind}-bit-2"), numbers(tmp_path / "ddp-bit-1"), rtol=CLOSE)
         np.testing.assert_allclose(
-            numbers(tmp_path / f"{kind}-shards-2"), numbers(tmp_path / "ddp-shards-1"), rtol=1e-5
+            numbers(tmp_path / f"{kind}-shards-2"), numbers(tmp_path / "ddp-shards-1"), rtol=CLOSE
         )
         masked = [numbers(tmp_path / f"{k}-masked-{n}") for k, n in ((kind, 2), ("ddp", 1))]
-        np.testing.assert_allclose(*masked, rtol=1e-5)
+        np.testing.assert_allclose(*masked, rtol=CLOSE)
     # the sharded state of two processes goes on in one, and the other way round
     finish(start(tmp_path, "go-on", world=1))
-    np.testing.assert_allclose(numbers(tmp_path / "fsdp-cut-2"), numbers(one), rtol=1e-5)
+    np.testing.assert_allclose(numbers(tmp_path / "fsdp-cut-2"), numbers(one), rtol=CLOSE)
     finish(start(tmp_path, "go-on", world=2))
-    np.testing.assert_allclose(numbers(tmp_path / "ddp-cut-1"), numbers(one), rtol=1e-5)
+    np.testing.assert_allclose(numbers(tmp_path / "ddp-cut-1"), numbers(one), rtol=CLOSE)
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_first_loss_of_a_zero_head(classes):  # E5, R49
     zero, labels = torch.zeros(3, classes), torch.tensor([0, 1, 1])
     for loss in ("softmax", "sigmoid"):
         found = sl.classification_loss(zero, labels, loss=loss).item()
-        assert found == pytest.approx(tasks.first_loss(classes, loss=loss), rel=1e-6)
+        assert found == pytest.approx(tasks.first_loss(classes, loss=loss), rel=1e-5)  # a sum of 1000 in float32
     assert tasks.first_loss(classes) == math.log(classes)
 
 
