@@ -1,4 +1,4 @@
-"""How the threads of torch wait for each other. OpenMP reads this once, when torch is loaded, so it is decided before."""
+"""How threads wait for each other. OpenMP reads this once, when torch is loaded, so it is decided before."""
 
 import os
 import sys

@@ -25,8 +25,14 @@ from sightline.training.trainee import Trainee
 SHARE = {"cpu": 0.5}
 ACCELERATOR_SHARE = 0.8
 # A backward pass holds, beside what was kept, gradients and kernels' own copies: so many of the largest tensor.
-# Measured at 2.1 to 4.6 (docs/log.md).
-TRANSIENT = 5
+TRANSIENT = 3
+# What an allocator holds for what it was asked for: malloc cannot reuse every gap, least between several passes. These
+# numbers, and what a process takes for its first step at all (compiled kernels, buffers of threads), make bounds of
+# what was measured: docs/log.md.
+SLACK = {"cpu": 1.6}
+ACCELERATOR_SLACK = 1.2
+SPLIT = 1.4
+FIRST_STEP = 64 * 2**20
 # Recomputed at one time under checkpointing, as a share of all activations: the first stage of a ResNet-50 is the most.
 RECOMPUTED = 0.25
 GROUP = Path("/sys/fs/cgroup")
@@ -38,42 +44,48 @@ class Need:
 
     fixed: int  # parameters, gradients, optimizer state, average; the batch as images; weights of another form
     image: int  # activations of one image of a pass
+    share: int  # images of a batch on one device
+
+    def activations(self, micro: int) -> int:
+        """Of a pass of so many images."""
+        return int(micro * self.image * (SPLIT if micro < self.share else 1))
 
     def at(self, micro: int) -> int:
-        """With passes of so many images."""
-        return self.fixed + micro * self.image
+        """All, with passes of so many images."""
+        return self.fixed + self.activations(micro)
 
-    def fitting(self, share: int, free: float) -> int:
+    def fitting(self, free: float) -> int:
         """The largest pass that fits, of a share halved again and again: the same machine with a little more or less
         memory gives the same answer. One image is the least."""
-        micro, passes = share, 1
+        micro, passes = self.share, 1
         while micro > 1 and self.at(micro) > free:
             passes *= 2
-            micro = math.ceil(share / passes)
+            micro = math.ceil(self.share / passes)
         return micro
 
 
 def need(trainee: Trainee, *, workers: int = 0) -> Need:
-    """The peak of a step, from what two tiny forward passes keep. An upper bound: docs/log.md has it against reality."""
+    """The peak of a step, from what two tiny forward passes keep. An upper bound: see docs/log.md."""
     recipe, model = trainee.recipe, trainee.model
     y, x = pair(model.config.size)
     largest = max([y * x, *(size * size for _, size in recipe.sizes)])
     (first, _), (second, wide) = (_activations(trainee, images) for images in (1, 2))
-    image = (second - first + TRANSIENT * wide // 2) * largest // (y * x)
+    slack = SLACK.get(trainee.device.type, ACCELERATOR_SLACK)
+    image = int(slack * (second - first + TRANSIENT * wide // 2) * largest / (y * x))
     learning = sum(_bytes(p) for p in trainee.learning)
     values = model.config.channels * largest * recipe.batch // trainee.world.size
     # float32 of this batch and of the next one, its bytes; a worker has two batches of bytes ahead
     batch = values * (4 + 4 + 1 + 2 * workers)
     # gradients, and a copy of what learns on the steps that log the norm of their update
     held = sum(map(_bytes, state.tensors_of(trainee.task, trainee.optimizer, trainee.average).values()))
-    fixed = held + 2 * learning + max(0, 2 * first - second) + batch
-    return Need(fixed=fixed, image=image)
+    fixed = FIRST_STEP + held + 2 * learning + max(0, 2 * first - second) + batch
+    return Need(fixed=fixed, image=image, share=recipe.batch // trainee.world.size)
 
 
-def chosen(need: Need, free: int, device: torch.device, *, share: int, asked: int | None) -> int:
+def chosen(need: Need, free: int, device: torch.device, *, asked: int | None) -> int:
     """Images of a pass, as asked for or as many as fit; a refusal where they do not, or where not even one does."""
-    best = need.fitting(share, SHARE.get(device.type, ACCELERATOR_SHARE) * free)
-    micro = min(asked or best, share)
+    best = need.fitting(SHARE.get(device.type, ACCELERATOR_SHARE) * free)
+    micro = min(asked or best, need.share)
     if need.at(micro) <= free:
         return micro
     room = f"{free / 2**20:,.0f} MiB are free"
@@ -84,8 +96,8 @@ def chosen(need: Need, free: int, device: torch.device, *, share: int, asked: in
         )
     raise ValueError(
         f"Even in passes of one image a step takes up to {need.at(1) / 2**20:,.0f} MiB of memory, "
-        f"{need.fixed / 2**20:,.0f} of them for parameters, optimizer and a batch of {share:,} images, and {room}: "
-        f"--set batch={max(1, share // 4)}, a smaller --size, or a smaller model."
+        f"{need.fixed / 2**20:,.0f} of them for parameters, optimizer and a batch of {need.share:,} images, "
+        f"and {room}: --set batch={max(1, need.share // 4)}, a smaller --size, or a smaller model."
     )
 
 

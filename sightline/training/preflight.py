@@ -273,12 +273,11 @@ def sized(trainee: Trainee, plan: Plan, *, workers: int = 0, free: int | None = 
         need = memory.need(trainee, workers=workers)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
     free = int(world.least(memory.free(trainee.device, here=here) if free is None else free))
-    share = recipe.batch // world.size
-    micro = memory.chosen(need, free, trainee.device, share=share, asked=recipe.micro)
-    if micro < share and recipe.micro is None and any(isinstance(m, _BatchNorm) for m in trainee.task.modules()):
+    micro = memory.chosen(need, free, trainee.device, asked=recipe.micro)
+    if micro < need.share and recipe.micro is None and any(isinstance(m, _BatchNorm) for m in trainee.task.modules()):
         raise ValueError(
-            f"A batch of {share:,} images does not fit into memory, and BatchNorm's statistics are those of a pass, so "
-            f"smaller passes change the result: --set micro={micro} if that is meant, or --set batch={micro}."
+            f"A batch of {need.share:,} images does not fit into memory, and BatchNorm's statistics are those of a pass, "
+            f"so smaller passes change the result: --set micro={micro} if that is meant, or --set batch={micro}."
         )
     plan = plan.with_micro(micro, world)
     parts, sizes = optim.groups(trainee.task, recipe), {n: p.numel() for n, p in trainee.params.items()}
@@ -296,7 +295,7 @@ def sized(trainee: Trainee, plan: Plan, *, workers: int = 0, free: int | None = 
             for g in parts
         ),
         state_bytes=trainee.bytes(),
-        activation_bytes=plan.micro * need.image,
+        activation_bytes=need.activations(plan.micro),
         memory_bytes=need.at(plan.micro),
         free_bytes=free,
     )
