@@ -1,5 +1,6 @@
 """Sightline: train vision models, and see what they see."""
 
+from sightline import threads as threads  # before torch is loaded
 from sightline.analysis.attention import AttentionDistance, attention_distance
 from sightline.analysis.attribution import Attribution, attribution
 from sightline.analysis.cam import cam

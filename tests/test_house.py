@@ -12,7 +12,7 @@ import sightline as sl
 
 ROOT = Path(__file__).parent.parent
 FLOORS = [
-    {"spec"},
+    {"spec", "threads"},
     {"models", "data"},
     {"weights"},
     {"evals"},

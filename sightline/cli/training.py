@@ -97,8 +97,7 @@ def go(data: str, build: Callable[..., Any], *, model: str, recipe: str, setting
     made = replace(made, seed=how["seed"]).change(settings)
     size = how["size"] or (made.sizes[-1][1] if made.sizes else made.size)
     made = replace(made, size=size)
-    if how["smoke"]:
-        made = smoke(made, len(part))
+    made = smoke(made, len(part)) if how["smoke"] else bounded(made, len(part), settings)
     device = place(how["device"])
     m = build(part.classes, size).to(device)
     if (kind := how.get("data_is")) is not None:
@@ -173,6 +172,24 @@ def smoke(recipe: sl.Recipe, pictures: int) -> sl.Recipe:
                    milestones=milestones, sizes=(), log_every=1, eval_every=2, save_every=2)  # fmt: skip
 
 
+def bounded(recipe: sl.Recipe, images: int, settings: Sequence[str]) -> sl.Recipe:
+    """A recipe's own batch is at most all training images: more would be the same ones again, several times a step. A
+    batch that was asked for stays as it is."""
+    asked = any(setting.partition("=")[0].strip() in ("batch", "repeat") for setting in settings)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    unit = 2 * processes if processes > 1 and recipe.augment.mixes else processes  # pairs are mixed within a process
+    batch = images // unit * unit
+    if asked or not 0 < batch < recipe.batch:
+        return recipe
+    if int(os.environ.get("RANK", 0)) == 0:
+        click.echo(
+            f"batch {batch} instead of the recipe's {recipe.batch}: there are {images:,} training images "
+            f"(--set batch={recipe.batch} --set repeat=true repeats them within a batch)",
+            err=True,
+        )
+    return replace(recipe, batch=batch)
+
+
 def report(run: sl.Run, test: Any, *, as_json: bool) -> None:
     """What came out, and its accuracy on the test data, which training never saw."""
     facts: dict[str, Any] = {"run": str(run.folder), "steps": run.about["ended"]["step"], **run.summary()}
@@ -192,6 +209,7 @@ def prove(train: Callable[..., sl.Run], recipe: sl.Recipe, as_json: bool) -> Non
     place = Path(tempfile.mkdtemp())
     try:
         whole = train(place / "whole", short)
+        short = replace(short, micro=whole.about["plan"]["micro"])  # free memory may have changed since
         step, halves = interrupted(train, place / "halves", short)
         same = (whole.path / "model.safetensors").read_bytes() == (halves.path / "model.safetensors").read_bytes()
         losses = [[row["train/loss"] for row in run.rows() if "lr" in row] for run in (whole, halves)]

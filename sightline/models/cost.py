@@ -124,17 +124,18 @@ class _Whole(nn.Module):
 
 
 class Kept:
-    """Counts the storages that autograd keeps, each once, the weights apart."""
+    """Counts the storages that autograd keeps, each once, the weights apart, and notes the largest."""
 
     def __init__(self, weights: Any):
         self.seen = {w.untyped_storage()._cdata for w in weights}
-        self.bytes = 0
+        self.bytes = self.largest = 0
 
     def pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.seen:
             self.seen.add(storage._cdata)
             self.bytes += storage.nbytes()
+            self.largest = max(self.largest, storage.nbytes())
         return tensor
 
     def unpack(self, tensor: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from sightline.training.state import facts_of
 from sightline.training.trainee import Learned, Trainee
 
 FARTHEST = 2.0**24  # float32 knows whole numbers up to here
+MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # words of torch's allocators
 CONTACT = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words of an exchange that broke
 
 
@@ -71,6 +72,23 @@ def lost(world: World, out: str | Path) -> Iterator[None]:
             f"Rank {world.rank} of {world.size} lost contact with another process, which probably died "
             f"({first_line(error)}); start the job again with the same command: it goes on from "
             f"the last checkpoint in {out}."
+        ) from error
+
+
+@contextmanager
+def exhausted(trainee: Trainee, run: Run) -> Iterator[None]:
+    """An allocation that failed, in words: what was free before the first step may since have been taken."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in MEMORY):
+            raise
+        micro = trainee.recipe.micro or trainee.recipe.batch // trainee.world.size
+        smaller = f"--set micro={micro // 2}" if micro > 1 else "a smaller --set batch, --size or model"
+        again = "; the run goes on from its last checkpoint" if facts_of(run.state) else ""
+        raise ValueError(
+            f"Memory ran out in passes of {micro:,} images ({first_line(error)}): end other programs, or give {smaller}"
+            f"{again}."
         ) from error
 
 
@@ -133,7 +151,8 @@ def culprit(trainee: Trainee, images: Tensor) -> str:
     parts = [(name, m) for name, m in trainee.model.named_modules() if name]
     handles = [m.register_forward_hook(watch(name)) for name, m in parts]
     try:
-        trainee.model(images)
+        for part in images.split(trainee.recipe.micro or len(images)):
+            trainee.model(part)
     finally:
         for handle in handles:
             handle.remove()

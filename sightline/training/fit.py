@@ -16,7 +16,7 @@ from sightline.models.build import Model, build, resize
 from sightline.models.checks import pair
 from sightline.models.vit import ViT
 from sightline.training import preflight
-from sightline.training.failures import Stopped, blame, listening, lost, trust
+from sightline.training.failures import Stopped, blame, exhausted, listening, lost, trust
 from sightline.training.meter import Meter, Teller
 from sightline.training.parallel import Kind, World, joined, whole
 from sightline.training.preflight import Plan
@@ -72,7 +72,7 @@ def fit(
             model.class_names = tuple(train.classes)  # type: ignore[assignment]
             model.probability = recipe.loss  # type: ignore[assignment]
         try:
-            with run.held() if world.first else nullcontext():
+            with exhausted(trainee, run), run.held() if world.first else nullcontext():
                 loop(*opened(job, about, trainee))
         finally:  # also after a stop or a divergence: the caller's model is whole again
             trainee.release()
@@ -115,7 +115,7 @@ def loop(job: Job, trainee: Trainee, facts: dict[str, Any]) -> None:
     step, best, stale, over = facts["step"], facts["best"], facts["stale"], facts["over"]
     bad: dict[str, str] = {}
     meter, teller, saved = Meter(trainee.device), Teller(plan.steps, quiet=not world.first), time.monotonic()
-    for line in plan.lines() if step == 0 else (f"going on at step {step:,} of {plan.steps:,}",):
+    for line in plan.measured() if step == 0 else (f"going on at step {step:,} of {plan.steps:,}",):
         teller.say(line)
     with listening() as heard, teller.watching(step), noting(run, recipe, world) as note:
         for images, labels in feed(job, trainee, start=plan.steps if over else step, bad=bad):
@@ -245,15 +245,24 @@ def already(run: Run, about: dict[str, Any], model: Model, *, held: str) -> bool
 
 def opened(job: Job, about: dict[str, Any], trainee: Trainee) -> tuple[Job, Trainee, dict[str, Any]]:
     """The folder taken, or taken up again; the trainee at the step where it was left."""
-    fresh = not (job.run.path / "run.json").exists()
+    fresh, world = not (job.run.path / "run.json").exists(), trainee.world
+    plan, kept = job.plan, {} if fresh else job.run.about
     if fresh:
-        plan = preflight.trial(trainee, job.train, job.plan, workers=job.workers)
+        plan = preflight.sized(trainee, plan, workers=job.workers)
+        for line in plan.lines():  # before a step takes its memory and its time
+            Teller(plan.steps, quiet=not world.first).say(line)
+    else:  # passes as they were: how a batch is split decides the last bits of a sum
+        plan = plan.with_micro(trainee.recipe.micro or kept["plan"].get("micro"), world)
+    trainee.recipe = replace(trainee.recipe, micro=plan.micro)
+    if fresh:
+        plan = preflight.trial(trainee, job.train, plan, workers=job.workers)
         preflight.check_disk(job.run.path, plan, trainee.model)
-        job = replace(job, plan=plan)
-    trainee.world.wait()
-    if fresh and trainee.world.first:
-        job.run.write({**about, "plan": preflight.facts(job.plan)})
-    trainee.world.wait()
+        kept = {**about, "plan": preflight.facts(plan)}
+    job = replace(job, plan=plan)
+    world.wait()
+    if world.first and (fresh or kept["plan"].get("micro") != plan.micro):
+        job.run.write({**kept, "plan": {**kept["plan"], "micro": plan.micro, "passes": plan.passes}})
+    world.wait()
     facts = trainee.restore(job.run.state) or {"step": 0, "best": None, "stale": 0, "over": False}
     if trainee.world.first:
         job.run.cut(facts["step"])

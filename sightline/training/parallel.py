@@ -37,14 +37,18 @@ class World:
         """Whether each process holds only a part of every parameter."""
         return self.kind == "fsdp" and self.size > 1
 
-    def sum(self, values: list[float]) -> list[float]:
+    def sum(self, values: list[float], op: Any = dist.ReduceOp.SUM) -> list[float]:
         """Each value added over all processes, in float64."""
         if self.size == 1:
             return values
         device = device_here() if dist.get_backend() == "nccl" else torch.device("cpu")
         tensor = torch.tensor(values, dtype=torch.float64, device=device)
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, op)
         return tensor.tolist()
+
+    def least(self, value: float) -> float:
+        """The smallest over all processes."""
+        return self.sum([value], dist.ReduceOp.MIN)[0]
 
     def any(self, flag: bool) -> bool:
         """Whether it holds in at least one process."""

@@ -5,13 +5,15 @@ import os
 import shutil
 import time
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.graph import saved_tensors_hooks
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sightline.data.arrays import Arrays
 from sightline.data.dataset import Dataset
@@ -21,9 +23,8 @@ from sightline.data.scenes.scenes import Scenes
 from sightline.data.shards import Shards
 from sightline.models.build import Model, change
 from sightline.models.checks import pair
-from sightline.models.cost import Kept
 from sightline.spec import ImageSpec
-from sightline.training import optim
+from sightline.training import memory, optim
 from sightline.training.parallel import World
 from sightline.training.recipe import Recipe
 from sightline.training.trainee import Trainee
@@ -37,6 +38,7 @@ class Plan:
     epoch_steps: int
     epochs: float
     batch: int
+    micro: int  # images of one forward pass on one device
     passes: int  # forward passes of one device for one step
     warmup: int
     warmup_share: float
@@ -47,8 +49,10 @@ class Plan:
     learning: int = 0
     groups: tuple[dict[str, Any], ...] = ()
     state_bytes: int = 0
+    activation_bytes: int = 0  # of one pass, at most
+    memory_bytes: int = 0  # of all that a step takes, at most
+    free_bytes: int = 0  # on the device, before the first step
     step_seconds: float | None = None
-    activation_bytes: int | None = None
     loader_images_per_second: float | None = None
     model_images_per_second: float | None = None
 
@@ -62,8 +66,14 @@ class Plan:
                 until = min(until, first)
         return size, until
 
+    def with_micro(self, micro: int | None, world: World) -> "Plan":
+        """With passes of so many images; None: all that a device has of a batch."""
+        share = self.batch // world.size
+        micro = min(micro or share, share)
+        return replace(self, micro=micro, passes=math.ceil(share / micro) if share else 0)
+
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """For people, before anything was tried."""
         yield (
             f"{self.steps:,} steps of {self.batch:,} pictures: {self.epochs:.4g} epochs of {self.epoch_steps:,} steps; "
             f"{self.passes} pass{'es' if self.passes > 1 else ''} a step"
@@ -74,11 +84,17 @@ class Plan:
             yield f"{count} at {g['scale']:g} x the rate, decay {g['decay']:g}"
         if self.learning < self.parameters:
             yield f"{self.parameters - self.learning:,} of {self.parameters:,} parameters are frozen"
-        if self.step_seconds is not None and self.activation_bytes is not None:
-            memory = (self.state_bytes + self.activation_bytes) / 2**20
+        yield (
+            f"memory: at most about {self.memory_bytes / 2**20:,.0f} MiB of {self.free_bytes / 2**20:,.0f} free, "
+            f"{self.activation_bytes / 2**20:,.0f} of them activations of a pass of {self.micro:,} images (micro)"
+        )
+
+    def measured(self) -> Iterator[str]:
+        """What the trial found, for people."""
+        if self.step_seconds is not None:
             yield (
                 f"a step takes about {self.step_seconds:.3g} s: {_hours(self.step_seconds * self.steps)} in all, "
-                f"evaluation apart; memory about {memory:,.0f} MiB, {self.activation_bytes / 2**20:,.0f} of activations"
+                f"evaluation apart"
             )
             yield (
                 f"the loader makes {self.loader_images_per_second:,.0f} pictures/s, the model takes "
@@ -89,20 +105,21 @@ class Plan:
 def planned(recipe: Recipe, pictures: int, world: World) -> Plan:
     """The arithmetic of a run."""
     steps, warmup = recipe.total(pictures), recipe.warmup_steps(pictures)
-    share = recipe.batch // world.size
     tenth = max(1, math.ceil(steps / 10))
-    return Plan(
+    plan = Plan(
         steps=steps,
         epoch_steps=recipe.epoch_steps(pictures),
         epochs=steps * recipe.batch / pictures,
         batch=recipe.batch,
-        passes=math.ceil(share / min(recipe.micro or share, share)) if share else 0,
+        micro=0,
+        passes=0,
         warmup=warmup,
         warmup_share=warmup / steps if steps else math.inf,
         stages=tuple((round(s * steps), size) for s, size in recipe.sizes),
         eval_every=recipe.eval_every or tenth,
         save_every=recipe.save_every or tenth,
     )
+    return plan.with_micro(recipe.micro, world)
 
 
 def check(
@@ -249,35 +266,21 @@ def check_disk(folder: Path, plan: Plan, model: Model, free: int | None = None) 
         )
 
 
-def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> Plan:
-    """The plan with what one real step costs, measured: the model and its random numbers are left as they were."""
-    recipe, world, model = trainee.recipe, trainee.world, trainee.model
-    kept_buffers = {n: b.clone() for n, b in trainee.task.named_buffers()}
-    spec = replace(model.image, size=pair(model.config.size))
-    batches = train.batches(
-        spec, batch=recipe.batch, train=recipe.augment, seed=recipe.seed, rank=world.rank, world=world.size,
-        device=trainee.device,
-    )  # fmt: skip
-    start = time.perf_counter()
-    images, labels = next(iter(batches))
-    made = time.perf_counter() - start
-    weights = [t.full_tensor() if hasattr(t, "full_tensor") else t for t in trainee.params.values()]
-    kept = Kept(weights)
-    for hooks in (saved_tensors_hooks(kept.pack, kept.unpack), None):
-        start = time.perf_counter()
-        if hooks is None:
-            trainee.backward(images, labels, step=0)
-        else:
-            with hooks:
-                few = slice(recipe.micro or len(images))
-                trainee.backward(images[few], labels[few], step=0)
-        took = time.perf_counter() - start
-    trainee.optimizer.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for name, buffer in trainee.task.named_buffers():
-            buffer.copy_(kept_buffers[name])
-    parts = optim.groups(trainee.task, recipe)
-    sizes = {n: p.numel() for n, p in trainee.params.items()}
+def sized(trainee: Trainee, plan: Plan, *, workers: int = 0, free: int | None = None) -> Plan:
+    """The plan with what learns, the memory that a step takes, and passes that fit into what is free."""
+    recipe, world = trainee.recipe, trainee.world
+    with unchanged(trainee):
+        need = memory.need(trainee, workers=workers)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+    free = int(world.least(memory.free(trainee.device, here=here) if free is None else free))
+    micro = memory.chosen(need, free, trainee.device, asked=recipe.micro)
+    if micro < need.share and recipe.micro is None and any(isinstance(m, _BatchNorm) for m in trainee.task.modules()):
+        raise ValueError(
+            f"A batch of {need.share:,} images does not fit into memory, and BatchNorm's statistics are those of a pass, "
+            f"so smaller passes change the result: --set micro={micro} if that is meant, or --set batch={micro}."
+        )
+    plan = plan.with_micro(micro, world)
+    parts, sizes = optim.groups(trainee.task, recipe), {n: p.numel() for n, p in trainee.params.items()}
     return replace(
         plan,
         parameters=sum(sizes.values()),
@@ -292,11 +295,53 @@ def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> 
             for g in parts
         ),
         state_bytes=trainee.bytes(),
-        activation_bytes=kept.bytes,
+        activation_bytes=need.activations(plan.micro),
+        memory_bytes=need.at(plan.micro),
+        free_bytes=free,
+    )
+
+
+def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> Plan:
+    """The plan with what one real pass costs, measured: the model and its random numbers are left as they were."""
+    recipe, world, model = trainee.recipe, trainee.world, trainee.model
+    spec = replace(model.image, size=pair(model.config.size))
+    batches = train.batches(
+        spec, batch=recipe.batch, train=recipe.augment, seed=recipe.seed, rank=world.rank, world=world.size,
+        device=trainee.device,
+    )  # fmt: skip
+    start = time.perf_counter()
+    images, labels = next(iter(batches))
+    made, few = time.perf_counter() - start, slice(plan.micro)
+    with unchanged(trainee):
+        took = _seconds(trainee, images[few], labels[few])
+        if world.any(took < 1):  # the first pass also fills caches; a long one need not be made again
+            took = _seconds(trainee, images[few], labels[few])
+    took *= len(images) / len(images[few])
+    return replace(
+        plan,
         step_seconds=max(took, made / max(1, workers)) if workers else took + made,
         loader_images_per_second=len(images) * max(1, workers) / made,
         model_images_per_second=len(images) / took,
     )
+
+
+def _seconds(trainee: Trainee, images: Tensor, labels: Tensor) -> float:
+    start = time.perf_counter()
+    trainee.backward(images, labels, step=0)
+    return time.perf_counter() - start
+
+
+@contextmanager
+def unchanged(trainee: Trainee) -> Iterator[None]:
+    """Whatever is tried meanwhile leaves no gradients and no statistics behind."""
+    held = {n: b.clone() for n, b in trainee.task.named_buffers()}
+    try:
+        yield
+    finally:
+        trainee.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, buffer in trainee.task.named_buffers():
+                buffer.copy_(held[name])
 
 
 def facts(plan: Plan) -> dict[str, Any]:

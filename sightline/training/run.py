@@ -33,7 +33,7 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
-MAY_CHANGE = ("log_every", "save_every", "tensorboard", "name")  # of a recipe, between two starts of one run
+MAY_CHANGE = ("log_every", "save_every", "tensorboard", "micro", "name")  # of a recipe, between two starts of one run
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
 
 

@@ -101,11 +101,14 @@ class Trainee:
     def loss(self, images: Tensor, labels: Tensor, *, step: int) -> Tensor:
         """What the weights as they now are make of (the first pass of) a batch."""
         few = slice(self.recipe.micro or len(images))
-        draws = Draws(word(self.recipe.seed, step, "task"), np.arange(len(images[few])))
-        with self.precision():
-            loss = self.task(images[few], labels[few], draws)
+        loss = self.forward(images[few], labels[few], step=step)
         parallel.forget(self.task)
         return loss
+
+    def forward(self, images: Tensor, labels: Tensor, *, step: int) -> Tensor:
+        """The loss of one pass in this process, whatever the others do."""
+        with self.precision():
+            return self.task(images, labels, Draws(word(self.recipe.seed, step, "task"), np.arange(len(images))))
 
     def precision(self) -> Any:
         """Autocast where the recipe says bfloat16."""
