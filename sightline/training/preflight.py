@@ -276,8 +276,8 @@ def sized(trainee: Trainee, plan: Plan, *, workers: int = 0, free: int | None = 
     micro = memory.chosen(need, free, trainee.device, asked=recipe.micro)
     if micro < need.share and recipe.micro is None and any(isinstance(m, _BatchNorm) for m in trainee.task.modules()):
         raise ValueError(
-            f"A batch of {need.share:,} images does not fit into memory, and BatchNorm's statistics are those of a pass, "
-            f"so smaller passes change the result: --set micro={micro} if that is meant, or --set batch={micro}."
+            f"A batch of {need.share:,} images does not fit into memory, and BatchNorm's statistics are those of a "
+            f"pass, so smaller passes change the result: --set micro={micro} if that is meant, or --set batch={micro}."
         )
     plan = plan.with_micro(micro, world)
     parts, sizes = optim.groups(trainee.task, recipe), {n: p.numel() for n, p in trainee.params.items()}
