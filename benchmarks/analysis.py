@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 import sightline as sl
 from benchmarks.race import high_water, save
-from sightline.analysis.choose import chosen
-from sightline.analysis.grams import Sums, unusable
-from sightline.analysis.similarity import gram
-from sightline.analysis.subject import Subject, observed, subject
+from sightline.analysis.similarity.grams import Sums, unusable
+from sightline.analysis.similarity.measures import gram
 from sightline.models.taps import record
+from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.select import select_layers
 
-BATCH, BATCHES = 128, 4  # 512 pictures; every round takes another batch
-HEADS = 16  # pictures of one round of attention statistics
+BATCH, BATCHES = 128, 4  # 512 images; every round takes another batch
+HEADS = 16  # images of one round of attention statistics
 
 
 def spent(run: Callable[[], object]) -> float:
@@ -52,15 +52,15 @@ def ratio(times: dict[str, list[float]], name: str, to: str) -> float:
     return round(statistics.median(a / b for a, b in zip(times[name], times[to])), 3)
 
 
-def against_forward(s: Subject, t: Subject, pictures: Sequence[Tensor], rounds: int) -> dict[str, object]:
+def against_forward(s: ObservedModel, t: ObservedModel, images: Sequence[Tensor], rounds: int) -> dict[str, object]:
     """CKA of every tap and of block outputs, over the forward passes of both models without any tap."""
 
     def forward(i: int) -> None:
-        with observed(s, t):
-            s.model(pictures[i % BATCHES]), t.model(pictures[i % BATCHES])
+        with evaluation_mode(s, t):
+            s.model(images[i % BATCHES]), t.model(images[i % BATCHES])
 
     def cka(layers: str) -> Callable[[int], object]:
-        return lambda i: sl.cka(s.model, t.model, pictures[i % BATCHES], batch=BATCH, layers=layers)
+        return lambda i: sl.cka(s.model, t.model, images[i % BATCHES], batch=BATCH, layers=layers)
 
     times = in_turns({"forward": forward, "all": cka("all"), "blocks": cka("blocks")}, rounds)
     return {
@@ -116,22 +116,25 @@ def theirs(kind: type, one: Sequence[Tensor], other: Sequence[Tensor]) -> None:
             measure.compare(loader)
 
 
-def sizes(s: Subject, picture: Tensor) -> dict[str, int]:
-    """How many features each layer has per picture."""
-    with observed(s), record(s.model, *chosen(s), keep=lambda path, value: value[0].numel()) as tape:
-        s.model(picture[:1])
+def sizes(s: ObservedModel, image: Tensor) -> dict[str, int]:
+    """How many features each layer has per image."""
+    with evaluation_mode(s), record(s.model, *select_layers(s), keep=lambda path, value: value[0].numel()) as tape:
+        s.model(image[:1])
     return tape
 
 
-def one_of_each(s: Subject, images: Tensor, wide: dict[str, int]) -> dict[int, Tensor]:
+def one_of_each(s: ObservedModel, images: Tensor, wide: dict[str, int]) -> dict[int, Tensor]:
     """The features of one layer of each size."""
     names = {size: path for path, size in wide.items()}
-    with observed(s), record(s.model, *names.values(), keep=lambda path, value: value.flatten(1).clone()) as tape:
+    with (
+        evaluation_mode(s),
+        record(s.model, *names.values(), keep=lambda path, value: value.flatten(1).clone()) as tape,
+    ):
         s.model(images)
     return {size: tape[path] for size, path in names.items()}
 
 
-def against_torch_cka(s: Subject, t: Subject, images: Tensor, rounds: int) -> dict[str, object]:
+def against_torch_cka(s: ObservedModel, t: ObservedModel, images: Tensor, rounds: int) -> dict[str, object]:
     """The estimators alone on the same recorded features, one layer of each size; times counted up to all pairs.
 
     torch_cka makes the Gram matrix of a layer of the second model, and two HSIC, anew for every layer of the first:
@@ -163,7 +166,7 @@ def against_torch_cka(s: Subject, t: Subject, images: Tensor, rounds: int) -> di
         each.append((first + len(wide[0]) * second, ours))
     return {
         "pairs": pairs,
-        "features per picture": [sum(w.values()) for w in wide],
+        "features per image": [sum(w.values()) for w in wide],
         "pairs measured": len(y) * 4 + len(x),
         "theirs, estimator of one batch, extrapolated to all pairs, s": statistics.median(a for a, _ in each),
         "ours, estimator of one batch, s": statistics.median(b for _, b in each),
@@ -181,11 +184,11 @@ def whole_factor(out: dict) -> None:
     peer["the most that could be, were our estimator free"] = round((forward + estimator) / forward, 1)
 
 
-def attention(s: Subject, images: Tensor, rounds: int) -> dict[str, object]:
+def attention(s: ObservedModel, images: Tensor, rounds: int) -> dict[str, object]:
     """Statistics of all heads, over the forward pass on the same batches."""
 
     def forward(i: int) -> None:
-        with observed(s):
+        with evaluation_mode(s):
             for part in images.split(16):
                 s.model(part)
 
@@ -193,42 +196,42 @@ def attention(s: Subject, images: Tensor, rounds: int) -> dict[str, object]:
     return {"attention statistics, x forward": ratio(times, "statistics", "forward"), "attention rounds": times}
 
 
-def peak(pictures: int) -> float:
-    """MiB at most in a process that looks at so many pictures."""
+def peak(images: int) -> float:
+    """MiB at most in a process that looks at so many images."""
     model = sl.build("vit-ti16", classes=10, size=96).eval()
-    stream = (torch.full((3, 96, 96), float(i % 7)).add_(torch.rand(3, 96, 96)) for i in range(pictures))
+    stream = (torch.full((3, 96, 96), float(i % 7)).add_(torch.rand(3, 96, 96)) for i in range(images))
     sl.cka(model, None, stream, batch=32)
     return high_water()
 
 
-def peak_alone(pictures: int) -> float:
-    code = f"from benchmarks import analysis; print(analysis.peak({pictures}))"
+def peak_alone(images: int) -> float:
+    code = f"from benchmarks import analysis; print(analysis.peak({images}))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(run.stdout.split()[-1])
 
 
 def main(rounds: int = 2) -> None:
     torch.set_num_threads(1)
-    s, t = subject(sl.build("vit-s16", classes=10).eval()), subject(sl.build("bit-r50x1", classes=10).eval())
+    s, t = observe(sl.build("vit-s16", classes=10).eval()), observe(sl.build("bit-r50x1", classes=10).eval())
     data = sl.dataset("scenes/objects", "test", num=BATCH * BATCHES, size=224)
-    pictures = [x for x, _ in data.batches(s.image, batch=BATCH)]
-    out: dict = {"pictures": BATCH * min(rounds, BATCHES), "batch": BATCH, "rounds": rounds, "threads": 1}
-    out["layers"] = [len(chosen(s)), len(chosen(t))]
-    out |= attention(s, pictures[0][:HEADS], 4 * rounds + 1)
+    images = [x for x, _ in data.batches(s.image, batch=BATCH)]
+    out: dict = {"images": BATCH * min(rounds, BATCHES), "batch": BATCH, "rounds": rounds, "threads": 1}
+    out["layers"] = [len(select_layers(s)), len(select_layers(t))]
+    out |= attention(s, images[0][:HEADS], 4 * rounds + 1)
     print({k: v for k, v in out.items() if k != "attention rounds"}, flush=True)
     try:
-        out["torch_cka"] = against_torch_cka(s, t, pictures[0], 2 * rounds + 1)
+        out["torch_cka"] = against_torch_cka(s, t, images[0], 2 * rounds + 1)
     except ImportError:
         out["torch_cka"] = 'not installed: pip install -e ".[bench]"'
     print(out["torch_cka"], flush=True)
-    out |= against_forward(s, t, pictures, rounds)
+    out |= against_forward(s, t, images, rounds)
     if isinstance(out["torch_cka"], dict):
         whole_factor(out)
     small = sl.build("vit-mini4", classes=8), sl.build("bit-mini", classes=8)
     with tempfile.TemporaryDirectory() as folder:
         scenes = sl.dataset("scenes/shape", "test", num=256, size=32)
         out["compare of vit-mini4 and bit-mini, s"] = spent(lambda: sl.compare(*small, scenes, folder))
-    out["peak MiB of cka, by pictures"] = {n: peak_alone(n) for n in (128, 1280)}
+    out["peak MiB of cka, by images"] = {n: peak_alone(n) for n in (128, 1280)}
     print({k: v for k, v in out.items() if k not in ("attention rounds", "seconds per batch")})
     save("analysis", out)
 

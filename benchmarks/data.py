@@ -30,13 +30,13 @@ SPEC = sl.ImageSpec(size=(224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.2
 
 
 class Memory(sl.Dataset):
-    """Encoded pictures that are held in memory: what is timed is the transform, not the disk."""
+    """Encoded images that are held in memory: what is timed is the transform, not the disk."""
 
     def __init__(self, files):
         self.name, self.files, self.classes = "memory", files, ("0",)
         self.labels = np.zeros(len(files), np.int64)
 
-    def picture(self, index):
+    def image(self, index):
         return Encoded(self.files[index], str(index))
 
     def where(self, index):
@@ -79,9 +79,9 @@ def timed(run):
 
 
 def training_transform(files):
-    """Images per second of one core, to a normalised float batch: ours with and without simplejpeg, torchvision's."""
+    """Images per second of one core, to a normalized float batch: ours with and without simplejpeg, torchvision's."""
     library, theirs = torchvision_transform()
-    ours = Memory(files).batches(SPEC, batch=32, train=sl.Augment(crop_area=(0.08, 1.0)))
+    ours = Memory(files).batches(SPEC, batch=32, train=sl.data.Augment(crop_area=(0.08, 1.0)))
     installed = images.simplejpeg
 
     def run_ours(decoder):
@@ -121,20 +121,20 @@ def summary(what, rounds, peer):
 
 def rendering(size, count):
     scenes = sl.dataset("scenes/objects", num=count, size=size)
-    rates = [timed(lambda: len(scenes.pictures(np.arange(count)))) for _ in range(ROUNDS)]
+    rates = [timed(lambda: len(scenes.images(np.arange(count)))) for _ in range(ROUNDS)]
     return {"what": f"scenes at {size} px", "ours, images/s": round(statistics.median(rates[1:]), 1)}
 
 
 def shard_reading(folder):
     """Bytes per second of shards in shuffled order, beside reading the same files from end to end."""
-    sl.shard(Memory(photographs(64) * 60), folder, per_shard=500)
-    shards = sl.Shards(folder)
+    sl.data.shard(Memory(photographs(64) * 60), folder, per_shard=500)
+    shards = sl.data.Shards(folder)
     size = sum(os.path.getsize(p) for p in shards.paths)
 
     def shuffled():
         for start in range(0, len(shards), 256):
             order = shards.order(0, 0, np.arange(start, min(start + 256, len(shards))))
-            shards.pictures(order)
+            shards.images(order)
         return size / 1e6
 
     def straight():
@@ -157,8 +157,8 @@ class Synthetic(sl.Dataset):
         self.name, self.classes = "synthetic", ("a", "b")
         self.labels = np.zeros(n, np.int64)
         self.tile = np.random.default_rng(0).integers(0, 256, (256, 8, 8, 3), dtype=np.uint8)
-    def picture(self, i): return self.tile[i % 256]
-    def pictures(self, i): return self.tile[i % 256]
+    def image(self, i): return self.tile[i % 256]
+    def images(self, i): return self.tile[i % 256]
     def where(self, i): return str(i)
 b = Synthetic(1_000_000).batches(sl.ImageSpec(size=(8, 8)), batch=1000, shuffle=True, device=None)
 peaks = []

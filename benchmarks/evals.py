@@ -20,10 +20,10 @@ import torch
 import sightline as sl
 from benchmarks.race import high_water, save
 
-BATCH, PICTURES, ROUNDS = 16, 192, 5  # the one picture that extraction tries first is no overhead of a dataset
+BATCH, IMAGES, ROUNDS = 16, 192, 5  # the one image that extraction tries first is no overhead of a dataset
 
 
-class Turns(sl.Arrays):
+class Turns(sl.data.Arrays):
     """A dataset that runs the bare forward pass on each batch it hands out, before or after the batch is used.
 
     So both are timed a second apart, and a machine whose speed wanders by a third from minute to minute slows both.
@@ -56,15 +56,15 @@ class Turn:
                 self.data.bare(x)
 
 
-def overhead(name: str, rounds: int, *, pictures: int = PICTURES, **settings) -> dict:
-    """Extraction over the bare forward pass, on pictures of the right size: the median of the ratios of each round.
+def overhead(name: str, rounds: int, *, images: int = IMAGES, **settings) -> dict:
+    """Extraction over the bare forward pass, on images of the right size: the median of the ratios of each round.
 
-    On one thread, in time of the processor: waiting for a neighbour does not count, nor do threads that spin.
+    On one thread, in time of the processor: waiting for a neighbor does not count, nor do threads that spin.
     """
     torch.set_num_threads(1)
     model = sl.build(name, classes=0).eval()
     rng = np.random.default_rng(0)
-    data = Turns(rng.integers(0, 255, (pictures, *model.image.size, 3), dtype=np.uint8), np.zeros(pictures, np.int64))
+    data = Turns(rng.integers(0, 255, (images, *model.image.size, 3), dtype=np.uint8), np.zeros(images, np.int64))
     data.model = model
     times: dict[str, list[float]] = {"bare": [], "ours": []}
     for _ in range(rounds + 1):
@@ -82,10 +82,10 @@ def fewshot_at_scale() -> dict:
     """One seed of 25-shot on 1,000 classes of 768-wide features against 50,000 test rows; threads: two."""
     torch.set_num_threads(2)
     random = torch.Generator().manual_seed(0)
-    centres = torch.randn(1000, 768, generator=random)
+    centers = torch.randn(1000, 768, generator=random)
     y, w = torch.arange(26_000) % 1000, torch.arange(50_000) % 1000
-    x = centres[y] + 4 * torch.randn(26_000, 768, generator=random)
-    z = centres[w] + 4 * torch.randn(50_000, 768, generator=random)
+    x = centers[y] + 4 * torch.randn(26_000, 768, generator=random)
+    z = centers[w] + 4 * torch.randn(50_000, 768, generator=random)
     start, work = time.perf_counter(), time.process_time()
     few = sl.fewshot((x, y), (z, w), shots=(25,), seeds=1)
     spent, work = time.perf_counter() - start, time.process_time() - work
@@ -94,7 +94,7 @@ def fewshot_at_scale() -> dict:
 
 
 def bounded_memory(num: int) -> float:
-    """Peak MiB of extraction to a file; it must not grow with the number of pictures."""
+    """Peak MiB of extraction to a file; it must not grow with the number of images."""
     model = sl.build("vit-nano4", classes=0).eval()
     with tempfile.TemporaryDirectory() as folder:
         sl.extract(
@@ -116,11 +116,9 @@ def alone(call: str):
 
 def main(rounds: int = ROUNDS) -> None:
     found: dict = {"rounds": rounds, "batch": BATCH}
-    for name, pictures in (("vit-ti16", PICTURES), ("bit-r50x1", PICTURES // 4)):
-        found[f"extract, {name}, pooled"] = overhead(name, rounds, pictures=pictures)
-        found[f"extract, {name}, every block"] = overhead(
-            name, rounds, pictures=pictures, layers="blocks", tokens="gap"
-        )
+    for name, images in (("vit-ti16", IMAGES), ("bit-r50x1", IMAGES // 4)):
+        found[f"extract, {name}, pooled"] = overhead(name, rounds, images=images)
+        found[f"extract, {name}, every block"] = overhead(name, rounds, images=images, layers="blocks", tokens="gap")
     for title, row in found.items():
         if isinstance(row, dict):
             print(f"{title:<34} bare {row['bare']:6.2f} s  ours {row['ours']:6.2f} s  overhead {row['overhead']:+.1%}")
@@ -129,8 +127,8 @@ def main(rounds: int = ROUNDS) -> None:
     for row in runs:
         spent = f"{row['seconds']:.2f} s ({row['processor_seconds']:.2f} s of the processors)"
         print(f"25-shot at ImageNet's size: {spent}, peak {row['peak_MiB']:.0f} MiB")
-    found["peak MiB of extraction to a file, by pictures"] = {n: alone(f"bounded_memory({n})") for n in (256, 2048)}
-    print(found["peak MiB of extraction to a file, by pictures"])
+    found["peak MiB of extraction to a file, by images"] = {n: alone(f"bounded_memory({n})") for n in (256, 2048)}
+    print(found["peak MiB of extraction to a file, by images"])
     save("evals", found)
 
 

@@ -13,16 +13,16 @@ from sightline.models.layers import attention
 from tests import peers
 
 MODELS = {
-    "vit-s16, 224 px, batch 16": (sl.config("vit-s16", gelu="erf"), 16),
+    "vit-s16, 224 px, batch 16": (sl.models.config("vit-s16", gelu="erf"), 16),
     "width 128, depth 6, patch 4, 32 px, batch 128": (
-        sl.config("vit-micro4", gelu="erf", mlp_width=512, classes=10),
+        sl.models.config("vit-micro4", gelu="erf", mlp_width=512, classes=10),
         128,
     ),
 }
 FAMILY = ("sightline", "timm", "transformers")
 
 
-def make(library: str, c: sl.ViTConfig) -> nn.Module:
+def make(library: str, c: sl.models.ViTConfig) -> nn.Module:
     size, patch = c.size[0], c.patch[0]  # type: ignore[index]
     if library == "sightline":
         return sl.build(c)
@@ -49,13 +49,13 @@ def inference(model: nn.Module, x: torch.Tensor):
 
 def training(model: nn.Module, x: torch.Tensor):
     labels = torch.arange(len(x)) % 10
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
     def run() -> None:
         out = model(x)
         F.cross_entropy(getattr(out, "logits", out), labels).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     model.train()
     return run

@@ -22,10 +22,10 @@ def photographs(model) -> dict:
     train, test = (sl.extract(model, sl.dataset(SHARED / "pets", split=s), tokens="cls") for s in ("train", "test"))
     few, tuned = (sl.fewshot(train, test, shots=(1, 5, 10, 20), seeds=10, l2=l2) for l2 in (2**10, "sweep"))
     probes = {
-        "ridge, tuned": sl.LinearProbe(),
-        "logistic": sl.LinearProbe("logistic"),
-        "20 neighbours, weighted": sl.KNNProbe(20),
-        "10 neighbours": sl.KNNProbe(10, weights="uniform"),
+        "ridge, tuned": sl.evals.LinearProbe(),
+        "logistic": sl.evals.LinearProbe("logistic"),
+        "20 neighbors, weighted": sl.evals.KNNProbe(20),
+        "10 neighbors": sl.evals.KNNProbe(10, weights="uniform"),
     }
     found = {"l2 = 2**10": few.summary(), "l2 swept": tuned.summary(), "right of 370": round(370 * float(few.mean[-1]))}
     found |= {name: probe.fit(train).score(test) for name, probe in probes.items()}
@@ -35,18 +35,18 @@ def photographs(model) -> dict:
 
 
 def individuals(model) -> dict:
-    """Retrieval on scenes/identity, whole pictures and patches; correspondence of patches."""
+    """Retrieval on scenes/identity, whole images and patches; correspondence of patches."""
     data = sl.dataset("scenes/identity", split="test", num=200, size=224)
     e = sl.extract(model, data, tokens="all")
-    truth = sl.foreground(data, model.image, e.grids["features"])
-    found = {f"whole, {t}": sl.retrieval(e.reduce(t)).summary() for t in ("cls", "gap")}
+    truth = sl.evals.foreground(data, model.image, e.grids["features"])
+    found = {f"whole, {t}": sl.evals.retrieval(e.reduce(t)).summary() for t in ("cls", "gap")}
     exact = np.where(truth.any(1, keepdims=True), truth, True)
     for name, select in {**{s: s for s in ("border", "norm", "pooled", "all")}, "true patches": exact}.items():
-        r = sl.retrieval(e, matching="patches", select=select, share=0.15, truth=truth)
+        r = sl.evals.retrieval(e, matching="patches", select=select, share=0.15, truth=truth)
         found[f"patches, {name}"] = r.summary()
     some = data.subset(indices=range(0, 200, 2))
     for name, layer in (("middle", 5), ("output", None)):
-        found[f"correspondence, {name}"] = sl.patch_correspondence(model, some, layers=layer).summary()
+        found[f"correspondence, {name}"] = sl.evals.patch_correspondence(model, some, layers=layer).summary()
     return found
 
 
@@ -54,7 +54,7 @@ def dense(model) -> dict:
     """Segmentation and boxes of the subject on scenes/shape."""
     parts = [sl.dataset("scenes/shape", split=s, num=n, size=224) for s, n in (("train", 150), ("test", 60))]
     x, z = (sl.extract(model, d, layers=[5, "features"], tokens="all") for d in parts)
-    masks, boxes = ([f(d, model.image) for d in parts] for f in (sl.scene_masks, sl.scene_boxes))
+    masks, boxes = ([f(d, model.image) for d in parts] for f in (sl.evals.scene_masks, sl.evals.scene_boxes))
     usual = np.repeat(boxes[0].mean(0, keepdims=True), len(boxes[1]), 0)
     found = {
         "mIoU, all background": float(intersection_over_union(0 * masks[1], masks[1], 2).mean()),
@@ -62,8 +62,8 @@ def dense(model) -> dict:
     }
     for layer in x.layers:
         a, b = x.layer(layer), z.layer(layer)
-        found[f"mIoU, {layer}"] = sl.SegmentationHead((14, 14)).fit(a, masks[0]).score(b, masks[1])
-        found[f"IoU, {layer}"] = sl.BoxProbe().fit(a, boxes[0]).score(b, boxes[1])
+        found[f"mIoU, {layer}"] = sl.evals.SegmentationHead((14, 14)).fit(a, masks[0]).score(b, masks[1])
+        found[f"IoU, {layer}"] = sl.evals.BoxProbe().fit(a, boxes[0]).score(b, boxes[1])
     return found
 
 

@@ -18,7 +18,7 @@ STEPS, BATCH, TEST = 2_500, 128, 4_000
 
 def scenes(task, split, num):
     d = sl.dataset(f"scenes/{task}", split=split, num=num, size=32)
-    images = torch.from_numpy(d.pictures(np.arange(num)).transpose(0, 3, 1, 2).copy())
+    images = torch.from_numpy(d.images(np.arange(num)).transpose(0, 3, 1, 2).copy())
     return images, torch.from_numpy(d.labels), len(d.classes)
 
 

@@ -31,7 +31,7 @@ GOAL, TURN, BUDGET = 0.60, 10.0, 1500.0  # accuracy, seconds of a turn, seconds 
 def loop_overhead(name: str) -> dict:
     """Ours and bare in turns: the median over rounds of their ratio."""
     rng = np.random.default_rng(0)
-    data = sl.Arrays(rng.integers(0, 256, (20_000, 32, 32, 3), dtype=np.uint8), np.arange(20_000) % 10)
+    data = sl.data.Arrays(rng.integers(0, 256, (20_000, 32, 32, 3), dtype=np.uint8), np.arange(20_000) % 10)
     recipe = replace(sl.recipes.laptop_vit("cifar10"), epochs=None, steps=SEGMENT * (ROUNDS + 1), batch=BATCH,
                      save_every=10**6, log_every=50)  # fmt: skip
     bare = Bare(name, data, recipe)
@@ -95,10 +95,10 @@ def told(test: sl.Dataset):
 
 
 def peer(name: str, epochs: float) -> None:
-    """timm's train.py with its defaults (1.0.x), on its own transforms, loader, optimiser and scheduler.
+    """timm's train.py with its defaults (1.0.x), on its own transforms, loader, optimizer and scheduler.
 
     SGD 0.9 at 0.1 per 256, decay 2e-5, cosine over 300 epochs with five of warm-up, smoothing 0.1, random crops of 8 to
-    100 %, colour jitter 0.4. The module is ours, the loader has two processes.
+    100 %, color jitter 0.4. The module is ours, the loader has two processes.
     """
     importlib.import_module("tests.peers")  # declares what timm's import of torchvision misses beside the CPU build
     timm_data, timm_optim, timm_scheduler = (
@@ -106,7 +106,7 @@ def peer(name: str, epochs: float) -> None:
     )
     train, test = (sl.dataset("cifar10", split=split) for split in ("train", "test"))
 
-    class Pictures(torch.utils.data.Dataset):
+    class ImageSource(torch.utils.data.Dataset):
         transform = None
 
         def __len__(self):
@@ -120,7 +120,7 @@ def peer(name: str, epochs: float) -> None:
     how = {"is_training": True, "use_prefetcher": False, "num_workers": 2, "interpolation": "random", "hflip": 0.5}
     how |= {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3), "color_jitter": 0.4}
     how |= {"mean": model.image.mean, "std": model.image.std}
-    loader = timm_data.create_loader(Pictures(), (3, 32, 32), 128, **how)
+    loader = timm_data.create_loader(ImageSource(), (3, 32, 32), 128, **how)
     optimizer = timm_optim.create_optimizer_v2(model, opt="sgd", lr=0.1 * 128 / 256, momentum=0.9, weight_decay=2e-5)
     scheduler, _ = timm_scheduler.create_scheduler_v2(
         optimizer, sched="cosine", num_epochs=300, warmup_epochs=5, warmup_lr=1e-5

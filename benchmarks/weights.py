@@ -23,7 +23,7 @@ import sys, time, zipfile
 import numpy as np, torch
 torch.set_num_threads(2)
 import sightline as sl
-from sightline.models.build import from_config
+from sightline.models.construct import from_config
 timm = None
 if "timm" in sys.argv[1]:
     from tests.peers import timm
@@ -47,7 +47,7 @@ with np.load(path, allow_pickle=False) as file:
 """
 BUILD = """
 with torch.device("meta"):
-    model = from_config(sl.config("vit-l16"))
+    model = from_config(sl.models.config("vit-l16"))
 """
 JOBS = {
     "bytes of safetensors + meta build": ("safetensors", BYTES + BUILD),

@@ -19,9 +19,9 @@ Interpolation = Literal["bicubic", "bilinear", "nearest"]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """What a model wants its pictures to look like; it travels with the weights.
+    """What a model wants its images to look like; it travels with the weights.
 
-    `fit="crop"` resizes the short side to size / crop and cuts the centre; `fit="squash"` resizes both sides to
+    `fit="crop"` resizes the short side to size / crop and cuts the center; `fit="squash"` resizes both sides to
     size and cuts nothing (the evaluation of the ViT and BiT papers).
 
     >>> ImageSpec(size=(224, 224)).mean
@@ -38,7 +38,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a model says about a batch of pictures, in the same words for every family.
+    """What a model says about a batch of images, in the same words for every family.
 
     >>> import torch
     >>> f = Features(tokens=torch.zeros(2, 6, 8), grid=(2, 3), prefix=torch.zeros(2, 1, 8), pooled=torch.zeros(2, 8))
@@ -58,6 +58,38 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelId:
+    """Which model a result is about. The fingerprint decides; the name is only shown.
+
+    >>> ModelId(name="vit-b16", fingerprint="9f0c").fingerprint
+    '9f0c'
+    """
+
+    name: str
+    fingerprint: str = ""  # of weights and configuration; empty where unknown
+    kind: str = ""  # vit, hybrid or cnn
+    pool: str = ""  # what the head reads: cls, gap or map
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a result is about: models, images, and the name of the analysis in the catalog.
+
+    >>> About(models=(ModelId(name="a"), ModelId(name="b"))).names
+    ('a', 'b')
+    """
+
+    models: tuple[ModelId, ...] = ()
+    images: str = ""  # fingerprint of the images; empty where unknown
+    analysis: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the models, for display."""
+        return tuple(m.name for m in self.models)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Base of everything that a measurement or an analysis returns: data that knows what it is.
 
@@ -70,6 +102,7 @@ class Result:
     title: str
     caption: str
     how: dict[str, Any] = field(default_factory=dict)  # how it was computed: n, repeats, token choice, seed ...
+    about: About = field(default_factory=About)
 
     def summary(self) -> dict[str, float]:
         """The few numbers to quote."""
@@ -101,10 +134,15 @@ class Result:
             raise ValueError(f"{path} holds a {head['type']}; expected one of {', '.join(sorted(kinds))}.")
         kind = kinds[head["type"]]
         try:
-            return kind(**held, **{k: _tuples(v) for k, v in head["values"].items()})
+            values = {k: _tuples(v) for k, v in head["values"].items()}
+            return kind(**held, **values | {"about": _about(values.get("about", {}))})
         except (TypeError, AttributeError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
             raise ValueError(f"{path} holds {what}: compute it again.") from error
+
+
+def _about(values: dict[str, Any]) -> About:
+    return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
 
 
 def _family(cls: type[Result]) -> list[type[Result]]:

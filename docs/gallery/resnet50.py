@@ -7,7 +7,7 @@
     sightline report both --title "DeiT-Tiny and ResNet-50 on the same photographs" --megabytes 2.9
 
 The weights are those of keras.applications: strides in the first convolution of a unit, biases in the convolutions
-(folded into the norms' means here), pictures in BGR less a mean. The module is torchvision's, adopted.
+(folded into the norms' means here), images in BGR less a mean. The module is torchvision's, adopted.
 """
 
 import contextlib

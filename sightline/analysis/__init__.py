@@ -1,1 +1,5 @@
-"""Numbers out of models: results, no drawing."""
+"""Analyses: numbers out of models."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -8,19 +8,19 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sightline.analysis.distance import cell_distances
-from sightline.analysis.subject import Subject, observed, subject
-from sightline.evals.ridge import threads
+from sightline.analysis.attention.statistics import cell_distances
+from sightline.evals.probing.ridge import threads
 from sightline.models.taps import record
+from sightline.observe.model import ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFilters(Result):
-    """Principal components of the filters that embed the patches, as small RGB pictures.
+    """Principal components of the filters that embed the patches, as small RGB images.
 
     >>> import numpy as np
-    >>> r = sl.PatchFilters(title="", caption="", components=np.zeros((1, 2, 2, 3)), explained=np.array([0.5]),
+    >>> r = sl.analysis.PatchFilters(title="", caption="", components=np.zeros((1, 2, 2, 3)), explained=np.array([0.5]),
     ...                     low_frequency=np.array([0.9]), low_frequency_of_noise=0.2)
     >>> r.summary()["variance explained"]
     0.5
@@ -46,7 +46,7 @@ def patch_filters(model: nn.Module, *, count: int = 28) -> PatchFilters:
     >>> sl.patch_filters(sl.build("vit-ti16")).components.shape
     (28, 16, 16, 3)
     """
-    s = subject(model)
+    s = observe(model)
     weight = first_kernel(s.model).detach().double().cpu()  # (d, c, y, x)
     rows = weight.flatten(1)
     rows = rows - rows.mean(0)
@@ -72,7 +72,7 @@ def patch_filters(model: nn.Module, *, count: int = 28) -> PatchFilters:
 
 
 def first_kernel(model: nn.Module) -> Tensor:
-    """Of the convolution that sees the pixels: the first whose input channels are the picture's."""
+    """Of the convolution that sees the pixels: the first whose input channels are the image's."""
     first = next(
         (m for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups == 1 and m.in_channels <= 4), None
     )
@@ -93,7 +93,7 @@ class PositionSimilarity(Result):
     """Cosine of the position embedding of each patch with those of all others, one tile per patch, and scores.
 
     >>> import numpy as np
-    >>> r = sl.PositionSimilarity(title="", caption="", tiles=np.ones((1, 1, 1)), by_distance=np.ones((1, 2)),
+    >>> r = sl.analysis.PositionSimilarity(title="", caption="", tiles=np.ones((1, 1, 1)), by_distance=np.ones((1, 2)),
     ...                           decay=-1.0, row_column=0.2, sinusoid=0.9, sinusoid_of_noise=0.1)
     >>> r.summary()["rank correlation with distance"]
     -1.0
@@ -115,23 +115,23 @@ class PositionSimilarity(Result):
         }
 
 
-def position_embedding(s: Subject) -> Float[Tensor, "y x d"]:
+def position_embedding(s: ObservedModel) -> Float[Tensor, "y x d"]:
     """What is added to the patches before the first block: the first block's input without the patch embeddings.
 
-    Nothing in it may depend on the picture; a model whose first block sees more than a sum is refused.
+    Nothing in it may depend on the image; a model whose first block sees more than a sum is refused.
     """
     enters = next((p.skip for p in s.parts if p.kind == "sum" and p.sublayer == "attention"), None)
     embed = next((p.path for p in s.parts if p.kind == "embed" and p.layout == "tokens"), None)
     if enters is None or embed is None:
         raise ValueError(f"{s.name} has no position embedding.")
     found = []
-    with observed(s):
-        for picture in (s.blank(), s.blank() + torch.linspace(-1, 1, s.blank().numel()).view_as(s.blank())):
+    with evaluation_mode(s):
+        for image in (s.blank(), s.blank() + torch.linspace(-1, 1, s.blank().numel()).view_as(s.blank())):
             with record(s.model, embed, enters) as tape:
-                s.model(picture)
+                s.model(image)
             found.append((tape[enters][0, s.prefix :] - tape[embed][0]).double().cpu())
     if (found[0] - found[1]).abs().max() > 1e-3 * tape[enters].abs().max():
-        raise ValueError(f"What {s.name} adds to its patches depends on the picture: it is no position embedding.")
+        raise ValueError(f"What {s.name} adds to its patches depends on the image: it is no position embedding.")
     if not found[0].abs().max() > 1e-6:
         raise ValueError(f"{s.name} adds no position embedding to its patches.")
     return found[0].unflatten(0, s.grid)
@@ -144,7 +144,7 @@ def position_similarity(model: nn.Module) -> PositionSimilarity:
     >>> found.tiles.shape, found.decay < -0.5, found.row_column > 0
     ((64, 8, 8), True, True)
     """
-    s = subject(model)
+    s = observe(model)
     table = position_embedding(s)
     flat = table.flatten(0, 1)
     unit = flat / flat.norm(dim=1, keepdim=True)
@@ -157,7 +157,7 @@ def position_similarity(model: nn.Module) -> PositionSimilarity:
     return PositionSimilarity(
         title=f"Position embeddings of {s.name}",
         caption=f"Cosine of the position embedding of each of {len(flat)} patches with all others.",
-        how={"grid": s.grid, "table": "first block's input minus patch embeddings, on a blank picture"},
+        how={"grid": s.grid, "table": "first block's input minus patch embeddings, on a blank image"},
         tiles=cosine.unflatten(1, s.grid).numpy(),
         by_distance=torch.stack([levels, torch.stack(near)], dim=1).numpy(),
         decay=spearman(cosine[pairs], far[pairs]),

@@ -23,13 +23,13 @@ def equivariance_error(
 ) -> float:
     """How far f(shifted x) is from shifted f(x), relative to the size of f(x): 0 for an equivariant map (R5).
 
-    `f` maps pictures to feature maps. Its stride is the ratio of the sizes, and must divide the shift. `border` cells
-    of the map on each side are left out: there padding and the picture's edge show. That border must at least cover
+    `f` maps images to feature maps. Its stride is the ratio of the sizes, and must divide the shift. `border` cells
+    of the map on each side are left out: there padding and the image's edge show. That border must at least cover
     the shift of the map, where content wraps around; it does by default.
 
     >>> import torch
     >>> conv = torch.nn.Conv2d(3, 4, 3, padding=1)
-    >>> sl.equivariance_error(conv, torch.rand(1, 3, 16, 16), shift=(2, 3), border=1) < 1e-6
+    >>> sl.analysis.equivariance_error(conv, torch.rand(1, 3, 16, 16), shift=(2, 3), border=1) < 1e-6
     True
     """
     before, after = f(x), f(shifted(x, shift))
@@ -52,7 +52,7 @@ def invariance_error(f: Callable[[Tensor], Tensor], x: Float[Tensor, "b c y x"],
     """How far f(shifted x) is from f(x) itself, relative to its size: 0 for an invariant function (R4).
 
     >>> import torch
-    >>> sl.invariance_error(lambda x: x.mean((2, 3)), torch.rand(1, 3, 8, 8), shift=(1, 2)) < 1e-6
+    >>> sl.analysis.invariance_error(lambda x: x.mean((2, 3)), torch.rand(1, 3, 8, 8), shift=(1, 2)) < 1e-6
     True
     """
     return _relative(f(shifted(x, shift)), f(x))
@@ -65,7 +65,7 @@ def unchanged_fraction(
     """Share of outputs that a small shift leaves as they are: the partial invariance of pooling (R6).
 
     >>> import torch
-    >>> sl.unchanged_fraction(torch.nn.MaxPool2d(4), torch.rand(1, 3, 32, 32)) > 0.5
+    >>> sl.analysis.unchanged_fraction(torch.nn.MaxPool2d(4), torch.rand(1, 3, 32, 32)) > 0.5
     True
     """
     before, after = f(x), f(shifted(x, shift))
@@ -77,7 +77,7 @@ def permutation_error(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "b n 
     """How far f(permuted tokens) is from permuted f(tokens), relative to its size: 0 where order does not matter (R36).
 
     >>> import torch
-    >>> sl.permutation_error(lambda x: x.softmax(-1), torch.rand(2, 5, 8)) < 1e-6
+    >>> sl.analysis.permutation_error(lambda x: x.softmax(-1), torch.rand(2, 5, 8)) < 1e-6
     True
     """
     order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(seed)).to(tokens.device)
@@ -87,10 +87,10 @@ def permutation_error(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "b n 
 def permute_patches(
     x: Float[Tensor, "b c y x"], patch: checks.Pair, *, seed: int = 0
 ) -> tuple[Float[Tensor, "b c y x"], Int[Tensor, " n"]]:
-    """A picture with its patches in random order, and that order: new patch i is old patch order[i].
+    """An image with its patches in random order, and that order: new patch i is old patch order[i].
 
     >>> import torch
-    >>> picture, order = sl.permute_patches(torch.rand(1, 3, 32, 32), 8)
+    >>> image, order = sl.analysis.permute_patches(torch.rand(1, 3, 32, 32), 8)
     >>> sorted(order.tolist()) == list(range(16))
     True
     """
@@ -107,7 +107,7 @@ def token_jacobian(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "n d"]) 
     Diagonal for a map that treats each token alone (MLP), full for attention.
 
     >>> import torch
-    >>> sl.token_jacobian(lambda x: x**2, torch.ones(1, 3, 2)[0]).diagonal().tolist()
+    >>> sl.analysis.token_jacobian(lambda x: x**2, torch.ones(1, 3, 2)[0]).diagonal().tolist()
     [2.828427..., 2.828427..., 2.828427...]
     """
     jacobian = torch.autograd.functional.jacobian(lambda t: f(t[None])[0], tokens, vectorize=False)
@@ -118,7 +118,7 @@ def jacobian_locality(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "n d"
     """Share of the squared Jacobian that lies between a token and itself: 1 for a map of single tokens (R36).
 
     >>> import torch
-    >>> sl.jacobian_locality(torch.nn.Linear(4, 4), torch.rand(3, 4))
+    >>> sl.analysis.jacobian_locality(torch.nn.Linear(4, 4), torch.rand(3, 4))
     1.0
     """
     squared = token_jacobian(f, tokens).double().square()

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from sightline.analysis.scale import padded
-from sightline.analysis.subject import Subject, subject
-from sightline.data.dataset import Dataset
-from sightline.evals.curves import Probed, probe
-from sightline.evals.extract import extract
-from sightline.evals.pooling import Tokens
+from sightline.analysis.similarity.block_similarity import padded
+from sightline.data.datasets import Dataset
+from sightline.evals.extraction import extract
+from sightline.evals.probing.by_layer import ProbeAccuracy, probe
+from sightline.observe.model import ObservedModel, observe
+from sightline.observe.pooling import Tokens
 from sightline.spec import Result
 
 # how the model pools: what is probed, as figure 11b names it
@@ -29,7 +29,7 @@ class LayerProbes(Result):
     """Accuracy of a probe on each block, one curve per model and choice of tokens.
 
     >>> import numpy as np
-    >>> r = sl.LayerProbes(title="", caption="", curves=("a; class token",), accuracy=np.array([[0.1, 0.6]]),
+    >>> r = sl.analysis.LayerProbes(title="", caption="", curves=("a; class token",), accuracy=np.array([[0.1, 0.6]]),
     ...                    half_width=np.zeros((1, 2)))
     >>> r.summary()["a; class token, last block"]
     0.6
@@ -62,7 +62,7 @@ def layer_probes(
     A model that reads its class token gives three curves (class token; mean of patches; mean of all), one that
     averages gives two (first token; mean), a CNN one (its maps brought to the last one's size), a hybrid those of its
     encoder: a CLS and a GAP twin
-    together are the five curves of figure 11b. Ridge regression on 10 pictures per class unless said.
+    together are the five curves of figure 11b. Ridge regression on 10 images per class unless said.
 
     >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
     >>> twins = {"CLS": sl.build("vit-nano4", depth=2), "GAP": sl.build("vit-nano4", depth=2, pool="gap")}
@@ -74,7 +74,7 @@ def layer_probes(
         raise ValueError("There is no model to probe.")
     names, rows, bands = [], [], []
     for name, model in given.items():
-        s = subject(model)
+        s = observe(model)
         for curve, tokens in CURVES[_kind(s)].items():
             both = (
                 extract(s.model, part, layers=_layers(s), tokens=tokens, batch=batch, maps="last")
@@ -86,7 +86,7 @@ def layer_probes(
             bands.append(found.half_width)
     return LayerProbes(
         title="What each block knows",
-        caption=f"Accuracy of a linear probe by block, {shots or 'all'} pictures per class, {len(test):,} to test.",
+        caption=f"Accuracy of a linear probe by block, {shots or 'all'} images per class, {len(test):,} to test.",
         how={"n": len(test), "shots": shots or "all", "seeds": seeds if isinstance(seeds, int) else tuple(seeds)},
         curves=tuple(names),
         accuracy=padded(rows),
@@ -94,13 +94,13 @@ def layer_probes(
     )
 
 
-def _layers(s: Subject) -> str | list[str]:
+def _layers(s: ObservedModel) -> str | list[str]:
     """All blocks; of a hybrid those of its encoder, where there are tokens to choose from."""
     encoder = [p.path for p in s.block_outputs if p.stage is None]
     return encoder if s.attention_blocks and len(encoder) < len(s.block_outputs) else "blocks"
 
 
-def _kind(s: Subject) -> str:
+def _kind(s: ObservedModel) -> str:
     if not s.attention_blocks:
         return "cnn"
     return "cls" if s.pool == "cls" and s.prefix else "gap"
@@ -114,18 +114,18 @@ def token_probes(
     layers: Any = (0, 1, 5, 10, 11),
     shots: int | None = 10,
     batch: int = 64,
-) -> Probed:
+) -> ProbeAccuracy:
     """One probe per token: accuracy maps over the grid, and the mean without the class token (figures 11a, D.4).
 
     `layers` are block numbers (those that the model does not have are left out), paths, or "blocks". The features of
     all tokens of these layers are held in memory.
 
     >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
-    >>> found = sl.token_probes(sl.build("vit-nano4", size=32, patch=16), train, test, layers=(5,), shots=2)
+    >>> found = sl.analysis.token_probes(sl.build("vit-nano4", size=32, patch=16), train, test, layers=(5,), shots=2)
     >>> found.map("blocks.5.mlp_sum").shape
     (2, 2)
     """
-    s = subject(model)
+    s = observe(model)
     if not isinstance(layers, str):
         depth = len(s.block_outputs)
         layers = [l for l in layers if not isinstance(l, int) or l < depth]

@@ -9,23 +9,23 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sightline.analysis.choose import as_tokens
-from sightline.analysis.pictures import Data, Pictures
-from sightline.analysis.subject import Subject, observed, subject
-from sightline.models.anatomy import Part
+from sightline.adoption.shortcuts import same_sum
+from sightline.models.parts import Part
 from sightline.models.taps import record
+from sightline.observe.images import Data, ImageSource
+from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.select import as_tokens
 from sightline.spec import Result
-from sightline.weights.shortcuts import same_sum
 
 MEASURES = ("ratio", "cosine_branch", "cosine_sum")
 
 
-def skip_against_branch(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b n"]:
+def skip_branch_ratio(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b n"]:
     """Per token: |z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)).
 
     >>> import torch
     >>> z = torch.tensor([[[3.0, 0.0]]])
-    >>> sl.skip_against_branch(z, torch.tensor([[[0.0, 4.0]]])).flatten().tolist()
+    >>> sl.analysis.skip_branch_ratio(z, torch.tensor([[[0.0, 4.0]]])).flatten().tolist()
     [0.75, 0.0, 0.6]
     """
     z, f = (t if t.dtype == torch.float64 else t.float() for t in (skip, branch))
@@ -35,13 +35,14 @@ def skip_against_branch(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualStudy(Result):
+class ResidualRatios(Result):
     """Norm ratio |z| / |f(z)| and both cosines of every addition: large ratios, and cosines of the sum near 1, mean
     that the skip dominates. Rows are additions in the order of computation, first to last.
 
     >>> import numpy as np
     >>> x = np.ones((2, 1))
-    >>> r = sl.ResidualStudy(title="", caption="", names=("a", "b"), sublayers=("attention", "mlp"), blocks=(0, 0),
+    >>> r = sl.analysis.ResidualRatios(title="", caption="", names=("a", "b"), sublayers=("attention", "mlp"),
+    ...     blocks=(0, 0),
     ...                      ratio=x[:, 0], cosine_branch=x[:, 0], cosine_sum=x[:, 0], class_token=np.ones((3, 2)),
     ...                      per_token=np.ones((3, 2, 4)))
     >>> r.summary()["ratio of the patches, mean"]
@@ -51,7 +52,7 @@ class ResidualStudy(Result):
     names: tuple[str, ...]
     sublayers: tuple[str, ...]  # attention, mlp, convolution
     blocks: tuple[int, ...]
-    ratio: NDArray[np.float64]  # (additions,), mean over patches or locations and pictures
+    ratio: NDArray[np.float64]  # (additions,), mean over patches or locations and images
     cosine_branch: NDArray[np.float64]  # cos(z, f(z))
     cosine_sum: NDArray[np.float64]  # cos(z, z + f(z))
     class_token: NDArray[np.float64]  # (3 measures, additions), NaN without one
@@ -78,37 +79,37 @@ class ResidualStudy(Result):
         return numbers
 
 
-def residual_study(
+def residual_ratios(
     model: nn.Module, data: Data, *, n: int | None = None, batch: int = 32, seed: int = 0
-) -> ResidualStudy:
-    """Skip against branch at every addition, averaged over pictures: attention and MLP apart, the class token apart.
+) -> ResidualRatios:
+    """Skip against branch at every addition, averaged over images: attention and MLP apart, the class token apart.
 
     The branch is taken as it is added: behind norm, LayerScale and stochastic depth, in evaluation mode. Where the
     shortcut of a ResNet is a convolution, z is what that puts out; where a ReLU follows the addition, it is left out.
 
-    >>> found = sl.residual_study(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=8, size=32))
+    >>> found = sl.residual_ratios(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=8, size=32))
     >>> found.per_token.shape, found.sublayers[:2]
     ((3, 12, 65), ('attention', 'mlp'))
     """
-    s = subject(model)
+    s = observe(model)
     sums = [p for p in s.parts if p.kind == "sum" and p.skip and p.branch]
     if not sums:
         raise ValueError(f"{s.name} does not say what is added to what, so skip and branch cannot be compared.")
     watch = Additions(s, sums)
-    pictures = Pictures(data=data, batch=batch, n=n, seed=seed)
-    with observed(s):
-        for made in pictures.batches([s], what="residual study"):
+    images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    with evaluation_mode(s):
+        for made in images.batches([s], what="residual study"):
             with record(s.model, *watch.paths, keep=watch.keep):
                 s.model(made.images[0])
-            watch.pictures += len(made)
-    return _result(s, watch, {"n": watch.pictures, "batch": batch, "seed": seed})
+            watch.images += len(made)
+    return _result(s, watch, {"n": watch.images, "batch": batch, "seed": seed})
 
 
 class Additions:
-    """Sums over pictures; a tensor is held only until the addition it takes part in is done."""
+    """Sums over images; a tensor is held only until the addition it takes part in is done."""
 
-    def __init__(self, s: Subject, sums: list[Part]):
-        self.subject, self.sums, self.pictures = s, {p.path: p for p in sums}, 0
+    def __init__(self, s: ObservedModel, sums: list[Part]):
+        self.target, self.sums, self.images = s, {p.path: p for p in sums}, 0
         self.paths = list(dict.fromkeys(q for p in sums for q in (p.skip, p.branch, p.path) if q))
         self.skips = {p.skip for p in sums}
         self.held: dict[str, Tensor] = {}
@@ -132,20 +133,20 @@ class Additions:
         if not branch.any():
             self.why[path] = f"{path}: the branch adds nothing"
             return
-        z, prefix = as_tokens(skip, self.subject, path)
-        f, _ = as_tokens(branch, self.subject, path)
+        z, prefix = as_tokens(skip, self.target, path)
+        f, _ = as_tokens(branch, self.target, path)
         self.prefix[path] = prefix
-        self.total[path] = self.total.get(path, 0) + skip_against_branch(z, f).sum(1).cpu()
+        self.total[path] = self.total.get(path, 0) + skip_branch_ratio(z, f).sum(1).cpu()
 
 
-def _result(s: Subject, watch: Additions, how: dict[str, Any]) -> ResidualStudy:
+def _result(s: ObservedModel, watch: Additions, how: dict[str, Any]) -> ResidualRatios:
     names = tuple(watch.sums)
     tokens = s.prefix + s.grid[0] * s.grid[1] if s.attention_blocks else 0
     patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
     each = np.full((3, len(names), tokens), np.nan)
     for i, name in enumerate(names):
         if name in watch.total and name not in watch.why:
-            mean = (watch.total[name] / watch.pictures).numpy()
+            mean = (watch.total[name] / watch.images).numpy()
             prefix = watch.prefix[name]
             patches[:, i] = mean[:, prefix:].mean(1)
             if prefix:
@@ -153,11 +154,11 @@ def _result(s: Subject, watch: Additions, how: dict[str, Any]) -> ResidualStudy:
             if mean.shape[1] == tokens:
                 each[:, i] = mean
     parts = watch.sums.values()
-    return ResidualStudy(
+    return ResidualRatios(
         title=f"Skip connections of {s.name}",
         caption=(
-            f"|z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)) of {len(names)} additions, over {watch.pictures:,} "
-            "pictures; z is the skip, f(z) the branch as it is added. Rows run from the first block to the last."
+            f"|z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)) of {len(names)} additions, over {watch.images:,} "
+            "images; z is the skip, f(z) the branch as it is added. Rows run from the first block to the last."
         ),
         how={**how, "tokens": "each, the class token apart", "axis": "first block first"},
         names=names,

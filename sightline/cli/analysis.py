@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.model import called, opened
+from sightline.cli.model import display_name, open_model
 from sightline.cli.shell import show, text, verb
 
 FOLDER = click.Path(file_okay=False)
@@ -20,9 +20,9 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What both verbs ask."""
     for option in (
         click.option("--seed", default=0, show_default=True, help="Of samples and random draws."),
-        click.option("--num", default=256, show_default=True, help="Pictures; analyses that keep maps take fewer."),
+        click.option("--num", default=256, show_default=True, help="Images; analyses that keep maps take fewer."),
         click.option("--split", default=None, help="Which split of DATA, where there are several."),
-        click.option("--size", default=None, type=int, help="Side of the pictures, for a model built by name."),
+        click.option("--size", default=None, type=int, help="Side of the images, for a model built by name."),
         click.option("--only", default=None, help="Names of analyses, with commas between."),
         click.option("--names", "given", default="", help="What to call the models, with a comma between."),
         click.option("--report", is_flag=True, help="Write the page as well, into --out/report."),
@@ -57,11 +57,11 @@ def compare(a: str, b: str, data: str, **how: Any) -> None:
     run(lambda *given, **more: sl.compare(*given, names=two, **more), f"{two[0]} and {two[1]}", data, a, b, **how)
 
 
-def run(function: Callable[..., list[sl.Looked]], title: str, data: str, *models: str, **how: Any) -> None:
+def run(function: Callable[..., list[sl.analysis.Outcome]], title: str, data: str, *models: str, **how: Any) -> None:
     """Open everything, look, write the page if it was asked for, and say what came out."""
     out, as_json = how["out"], how["as_json"]
-    ready = [opened(name, how["size"], classes=10) for name in models]
-    given = pictures(data, how["split"])
+    ready = [open_model(name, how["size"], classes=10) for name in models]
+    given = make_images(data, how["split"])
     rows = function(*ready, given, out, only=names(how["only"]), n=how["num"], seed=how["seed"])
     page(rows, out, report=how["report"], quiet=as_json, title=title)
     tell(rows, as_json, f"{' and '.join(models)} on {data}, results in {out}")
@@ -69,13 +69,13 @@ def run(function: Callable[..., list[sl.Looked]], title: str, data: str, *models
 
 def titles(given: str, *models: str) -> tuple[str, ...]:
     """What a report calls each model: as the user says, or by its file or function; two of one name are told apart."""
-    words = tuple(word.strip() for word in given.split(",") if word.strip()) or tuple(map(called, models))
+    words = tuple(word.strip() for word in given.split(",") if word.strip()) or tuple(map(display_name, models))
     if len(words) != len(models):
         raise ValueError(f"--names {given!r} gives {len(words)} names for {len(models)} models.")
     return words if len({*words}) == len(words) else tuple(f"{w} ({c})" for w, c in zip(words, "ab"))
 
 
-def page(rows: list[sl.Looked], out: str, *, report: bool, quiet: bool, title: str) -> None:
+def page(rows: list[sl.analysis.Outcome], out: str, *, report: bool, quiet: bool, title: str) -> None:
     """The page, if it was asked for; otherwise how to get it."""
     if not any(row.path for row in rows):
         return
@@ -86,7 +86,7 @@ def page(rows: list[sl.Looked], out: str, *, report: bool, quiet: bool, title: s
         click.echo(f"For the page: sightline report {out}", err=True)
 
 
-def pictures(where: str, split: str | None) -> sl.Dataset:
+def make_images(where: str, split: str | None) -> sl.Dataset:
     """The dataset; of what has a test split, that one."""
     if split is None and where.startswith("scenes/"):
         split = "test"
@@ -97,7 +97,7 @@ def names(only: str | None) -> list[str]:
     return [name for name in re.split(r"[,\s]+", only or "") if name]
 
 
-def tell(rows: list[sl.Looked], as_json: bool, title: str) -> None:
+def tell(rows: list[sl.analysis.Outcome], as_json: bool, title: str) -> None:
     """One row per analysis; exit 0 only if all that was asked for is there."""
     if as_json:
         show([asdict(row) for row in rows], True)

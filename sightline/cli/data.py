@@ -13,8 +13,8 @@ import numpy as np
 
 import sightline as sl
 from sightline.cli.shell import cli, show
-from sightline.data.named import data_folder, is_here
-from sightline.data.registry import KNOWN
+from sightline.data.named.store import data_folder, is_here
+from sightline.data.named.table import KNOWN
 from sightline.data.scenes.tasks import TASKS
 
 SHOWN = 20  # findings of one kind in the table; --json has them all
@@ -41,7 +41,7 @@ def list_(as_json: bool) -> None:
         {
             "name": known.name,
             "classes": known.count,
-            "pictures": sum(known.splits.values()),
+            "images": sum(known.splits.values()),
             "splits": ", ".join(known.splits),
             "here": is_here(known.name),
             "about": known.about,
@@ -52,7 +52,7 @@ def list_(as_json: bool) -> None:
         {
             "name": f"scenes/{name}",
             "classes": len(task.classes) or None,
-            "pictures": None,
+            "images": None,
             "splits": "train, val, test",
             "here": True,
             "about": task.about,
@@ -66,7 +66,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 def get(name: str, as_json: bool) -> None:
     """Make the dataset NAME ready, and say which source served."""
-    show(asdict(sl.get_dataset(name)), as_json)
+    show(asdict(sl.data.get_dataset(name)), as_json)
 
 
 @data_verb
@@ -80,7 +80,7 @@ def info(where: str, split: str | None, as_json: bool) -> None:
     heights, widths = np.array(sizes).T
     facts = {
         "name": d.name,
-        "pictures": len(d),
+        "images": len(d),
         "classes": len(d.classes),
         "per class, fewest": min(counts),
         "per class, most": max(counts),
@@ -97,23 +97,23 @@ def info(where: str, split: str | None, as_json: bool) -> None:
 
 
 def _some(d: sl.Dataset) -> Iterator[np.ndarray]:
-    """Up to 64 pictures; bad ones are for `check` to name."""
+    """Up to 64 images; bad ones are for `check` to name."""
     few = d.sample(min(len(d), 64), seed=0)
     for i in range(len(few)):
-        with contextlib.suppress(sl.BadImage):
+        with contextlib.suppress(sl.data.BadImage):
             yield few[i][0]
 
 
 @data_verb
 @click.argument("where", metavar="DATA")
 @split_option
-@click.option("--against", default=None, help="Another split, or another dataset, that must share no picture with it.")
+@click.option("--against", default=None, help="Another split, or another dataset, that must share no image with it.")
 @click.option("--sheet", type=click.Path(dir_okay=False), default=None, help="Draw a contact sheet here (PNG or JPEG).")
 @click.option("--strict", is_flag=True, help="Exit with 1 if something would spoil training or a measurement.")
 def check(where: str, split: str | None, against: str | None, sheet: str | None, strict: bool, as_json: bool) -> None:
     """Find what is wrong with DATA: broken and odd files, twins, leaks. A train split is compared with its test."""
     d, other = _two(where, split, against)
-    report = sl.check(d, other, sheet=sheet)
+    report = sl.data.check(d, other, sheet=sheet)
     if as_json:
         click.echo(json.dumps({**asdict(report), "counts": report.counts()}))
     else:
@@ -128,7 +128,7 @@ def check(where: str, split: str | None, against: str | None, sheet: str | None,
             for k, n in per_kind.items()
             if n > SHOWN
         ]
-        title = f"{report.name}: {report.pictures:,} pictures, {len(report.findings):,} findings"
+        title = f"{report.name}: {report.images:,} images, {len(report.findings):,} findings"
         show(rows or [{"finding": "none", "where": report.name, "what": ""}], False, title=title)
         if report.sheet:
             click.echo(f"contact sheet: {report.sheet}")
@@ -164,8 +164,8 @@ def _splits(where: str) -> tuple[str, ...]:
 @click.argument("where", metavar="DATA")
 @click.argument("out")
 @split_option
-@click.option("--per-shard", default=10_000, show_default=True, help="Pictures in a shard.")
+@click.option("--per-shard", default=10_000, show_default=True, help="Images in a shard.")
 @click.option("--seed", default=0, show_default=True, help="Of the shuffle.")
 def shard(where: str, out: str, split: str | None, per_shard: int, seed: int, as_json: bool) -> None:
     """Write DATA as tar shards in WebDataset format into the folder OUT."""
-    show(asdict(sl.shard(sl.dataset(where, split=split), out, per_shard=per_shard, seed=seed)), as_json)
+    show(asdict(sl.data.shard(sl.dataset(where, split=split), out, per_shard=per_shard, seed=seed)), as_json)

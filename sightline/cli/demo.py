@@ -21,7 +21,7 @@ def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
     Interrupted, it goes on where it was; a second time, everything is there already.
     """
     begun = time.monotonic()
-    plan = sl.Demo(out=out, data=data, minutes=minutes, seed=seed)
+    plan = sl.studies.Demo(out=out, data=data, minutes=minutes, seed=seed)
 
     def say(text: str) -> None:
         click.echo(f"[{time.monotonic() - begun:4.0f} s] {text}", err=True)
@@ -49,7 +49,7 @@ def unique(paths: list[Path], root: Path) -> dict[str, Any]:
     return {str(path.relative_to(root).with_suffix("")): sl.Result.load(path) for path in paths}
 
 
-def verdict(v: sl.Verdict) -> dict[str, Any]:
+def verdict(v: sl.studies.Verdict) -> dict[str, Any]:
     """One line; the page has the whole of it."""
     effect = min(v.effects, key=lambda e: ("does not hold", "undecided", "holds").index(e.state)) if v.effects else None
     found = "" if effect is None else f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]"

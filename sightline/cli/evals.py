@@ -7,15 +7,15 @@ import numpy as np
 
 import sightline as sl
 from sightline.cli.data import _splits
-from sightline.cli.model import opened
+from sightline.cli.model import open_model
 from sightline.cli.shell import cli, show, verb
-from sightline.evals.probes import PROBES, probe_named
-from sightline.evals.vtab import beside_references
+from sightline.evals.probing.probes import PROBES, probe_named
+from sightline.evals.vtab_protocol import beside_references
 
-batch_option = click.option("--batch", default=64, show_default=True, help="Pictures in a batch.")
-workers_option = click.option("--workers", default=0, show_default=True, help="Processes that decode pictures.")
+batch_option = click.option("--batch", default=64, show_default=True, help="Images in a batch.")
+workers_option = click.option("--workers", default=0, show_default=True, help="Processes that decode images.")
 save_option = click.option("--save", type=click.Path(dir_okay=False), help="Keep the result in this file (.npz).")
-size_option = click.option("--size", type=int, help="Picture size for a model built by name, in pixels.")
+size_option = click.option("--size", type=int, help="Image size for a model built by name, in pixels.")
 tokens_option = click.option(
     "--tokens",
     type=click.Choice(["pooled", "cls", "gap", "mean", "first"]),
@@ -73,7 +73,7 @@ def pair_of(model: Any, data: str, splits: tuple[str, str], *, num: int | None, 
 @verb
 @click.argument("model")
 @click.argument("data")
-@click.option("--shots", default="1,5,10", show_default=True, help='Training pictures per class; "all" for all.')
+@click.option("--shots", default="1,5,10", show_default=True, help='Training images per class; "all" for all.')
 @click.option("--seeds", default=5, show_default=True, help="Draws of the shots.")
 @click.option("--l2", default="1024", show_default=True, help="A number, or sweep: chosen on held-out shots.")
 @train_option
@@ -101,7 +101,7 @@ def fewshot(
     as_json: bool,
 ) -> None:
     """Closed-form few-shot accuracy of MODEL's frozen features on DATA."""
-    wanted, value, m = numbers(shots, "--shots"), penalty(l2), opened(model, size)
+    wanted, value, m = numbers(shots, "--shots"), penalty(l2), open_model(model, size)
     both = pair_of(m, data, (train_split, test_split), num=num, tokens=tokens, batch=batch, workers=workers)
     result = sl.fewshot(both[0], both[1], shots=wanted, seeds=seeds, l2=value)
     saved(result, save)
@@ -155,17 +155,17 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Accuracy of MODEL's own classifier on DATA: top-1, top-5, calibration; per class and confusion on request."""
-    m = opened(model)
+    m = open_model(model)
     d = data_of(data, split or held_out(data), m, num)
     if second is not None:
         other = data_of(second, second_split or held_out(second), m, num)
         names = (d.name, other.name) if other.name != d.name else ("first", "second")
-        both = sl.evaluate_sets(m, dict(zip(names, (d, other))), batch=batch, workers=workers)
+        both = sl.evals.evaluate_sets(m, dict(zip(names, (d, other))), batch=batch, workers=workers)
         saved(both, save)
         show(both.summary(), as_json, title=both.caption)
         return
     if real is not None:
-        re_scored = sl.score_real(sl.logits(m, d, batch=batch, workers=workers), real)
+        re_scored = sl.evals.score_real(sl.evals.logits(m, d, batch=batch, workers=workers), real)
         saved(re_scored, save)
         show(re_scored.summary(), as_json, title=re_scored.caption)
         return
@@ -178,9 +178,9 @@ def print_evaluation(result: Any, *, per_class: bool, confused: int, as_json: bo
     facts: dict[str, Any] = {k: none_if_nan(v) for k, v in result.summary().items()}
     by_class: list[dict[str, Any]] = []
     wrong: list[dict[str, Any]] = []
-    if isinstance(result, sl.Classification):
+    if isinstance(result, sl.evals.Classification):
         by_class = [
-            {"class": c, "pictures": int(n), "accuracy": none_if_nan(a)}
+            {"class": c, "images": int(n), "accuracy": none_if_nan(a)}
             for c, n, a in zip(result.classes, result.counts, result.per_class)
             if n
         ]
@@ -202,7 +202,7 @@ def print_evaluation(result: Any, *, per_class: bool, confused: int, as_json: bo
 @click.argument("data")
 @click.option("--layers", default="blocks", show_default=True, help="blocks, features, or module paths with commas.")
 @click.option("--probe", "kind", type=click.Choice(PROBES), default="ridge", show_default=True)
-@click.option("--shots", type=int, help="Training pictures per class; all by default.")
+@click.option("--shots", type=int, help="Training images per class; all by default.")
 @click.option("--seeds", default=1, show_default=True, help="Draws of the shots.")
 @train_option
 @test_option
@@ -230,7 +230,7 @@ def probe(
     as_json: bool,
 ) -> None:
     """Accuracy of a probe at every layer of MODEL on DATA."""
-    m = opened(model, size)
+    m = open_model(model, size)
     where = [part.strip() for part in layers.split(",")]
     settings = {"layers": where, "tokens": tokens, "maps": "last", "batch": batch, "workers": workers}
     both = pair_of(m, data, (train_split, test_split), num=num, **settings)
@@ -248,8 +248,8 @@ def probe(
 @click.argument("model")
 @click.argument("data")
 @click.option("--ways", default="5", show_default=True, help="Classes in an episode, such as 2,5,10.")
-@click.option("--shots", default="1,5", show_default=True, help="Labelled pictures per class.")
-@click.option("--queries", default=15, show_default=True, help="Pictures per class to tell apart.")
+@click.option("--shots", default="1,5", show_default=True, help="Labeled images per class.")
+@click.option("--queries", default=15, show_default=True, help="Images per class to tell apart.")
 @click.option("--episodes", "count", default=600, show_default=True)
 @click.option("--classifier", type=click.Choice(["prototype", "ridge"]), default="prototype", show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -279,7 +279,7 @@ def episodes(
     as_json: bool,
 ) -> None:
     """K-way N-shot episodes on DATA's classes, which must not be those that MODEL was trained on."""
-    k, n, m = numbers(ways, "--ways"), numbers(shots, "--shots"), opened(model, size)
+    k, n, m = numbers(ways, "--ways"), numbers(shots, "--shots"), open_model(model, size)
     e = sl.extract(m, data_of(data, split or held_out(data), m, num), tokens=tokens, batch=batch, workers=workers)
     known = getattr(m, "class_names", None) or ()
     result = sl.episodes(e, k, n, queries=queries, episodes=count, classifier=classifier, trained_on=known, seed=seed)
@@ -316,9 +316,9 @@ def vtab(
     save: str | None,
     as_json: bool,
 ) -> None:
-    """MODEL on a suite of tasks with 1,000 training pictures each; for VTAB-1k beside the paper's table 9."""
+    """MODEL on a suite of tasks with 1,000 training images each; for VTAB-1k beside the paper's table 9."""
     wanted = [t.strip() for t in tasks.split(",")] if tasks else None
-    result = sl.vtab(opened(model, size), suite, tasks=wanted, root=root, batch=batch, workers=workers)
+    result = sl.vtab(open_model(model, size), suite, tasks=wanted, root=root, batch=batch, workers=workers)
     saved(result, save)
     rows = beside_references(result)
     show({"rows": rows, **result.summary()} if as_json else rows, as_json, title=result.caption)

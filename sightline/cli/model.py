@@ -9,11 +9,11 @@ import click
 import sightline as sl
 
 
-def opened(name: str, size: int | None = None, **changes: Any) -> Any:
+def open_model(name: str, size: int | None = None, **changes: Any) -> Any:
     """A file of weights, a run folder, a zoo name, FILE.py:FUNCTION that makes a model, or a variant, untrained."""
     file, _, function = name.rpartition(":")
     if file.endswith(".py"):
-        return made(Path(file), function)
+        return run_user_file(Path(file), function)
     if not Path(name).exists() and buildable(name):
         click.echo(
             f"note: {name} is a variant, built untrained with random weights; give a weights file for trained ones.",
@@ -23,7 +23,7 @@ def opened(name: str, size: int | None = None, **changes: Any) -> Any:
     return sl.load(name, size=size)
 
 
-def made(file: Path, function: str) -> Any:
+def run_user_file(file: Path, function: str) -> Any:
     """The module that a function of the user's own file returns, adopted unless it is one of ours."""
     spec = importlib.util.spec_from_file_location(file.stem, file) if file.exists() else None
     if spec is None or spec.loader is None:
@@ -33,20 +33,20 @@ def made(file: Path, function: str) -> Any:
     if not callable(make := getattr(module, function, None)):
         raise ValueError(f"{file} has no function {function!r}; MODEL as FILE.py:FUNCTION wants one without arguments.")
     model = make()
-    return model if isinstance(model, sl.ViT | sl.BiT) else sl.adopt(model)
+    return model if isinstance(model, sl.models.ViT | sl.models.BiT) else sl.adopt(model)
 
 
-def called(name: str) -> str:
+def display_name(name: str) -> str:
     """What a report calls a model: its name, its file's, its run folder's, or that of the function which makes it."""
     file, _, function = name.rpartition(":")
     if file.endswith(".py"):
         return function
-    return name if name in sl.names() else Path(name).name.removesuffix(Path(name).suffix) or name
+    return name if name in sl.models.names() else Path(name).name.removesuffix(Path(name).suffix) or name
 
 
 def buildable(name: str) -> bool:
     try:
-        sl.config(name)
+        sl.models.config(name)
     except ValueError:
         return False
     return True

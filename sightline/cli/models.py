@@ -18,16 +18,16 @@ def models(glob: str, weights: bool, as_json: bool) -> None:
     if weights:
         print_table(zoo_rows(glob), as_json, title="sl.load(NAME) fetches it once; a local file works as well.")
         return
-    rows = [row(name) for name in sl.names(glob)]
+    rows = [row(name) for name in sl.models.names(glob)]
     if not rows:
         raise ValueError(f"No model matches {glob!r}. Type `sightline models` for all of them.")
     print_table(rows, as_json, title="Any patch size (vit-b8) and any width (bit-r50x2) can be built, too.")
 
 
 def row(name: str) -> dict[str, Any]:
-    c = sl.config(name)
+    c = sl.models.config(name)
     model = sl.build(c, device="meta")
-    encoder = c.vit if isinstance(c, sl.HybridConfig) else c if isinstance(c, sl.ViTConfig) else None
+    encoder = c.vit if isinstance(c, sl.models.HybridConfig) else c if isinstance(c, sl.models.ViTConfig) else None
     units = "-".join(map(str, getattr(c, "units", ())))
     return {
         "model": name,
@@ -42,7 +42,7 @@ def row(name: str) -> dict[str, Any]:
 
 @verb
 @click.argument("name")
-@click.option("--size", help="Picture size in pixels: 384, or 384x256 (height x width).")
+@click.option("--size", help="Image size in pixels: 384, or 384x256 (height x width).")
 @click.option("--classes", type=int, help="Number of classes; 0 for features only.")
 @click.option("--parts", is_flag=True, help="List every recordable tensor with its module path.")
 @click.option("--growth", is_flag=True, help="Show how attention grows as patches shrink to pixels.")
@@ -53,13 +53,13 @@ def show(name: str, size: str | None, classes: int | None, parts: bool, growth: 
         changes["size"] = pixels(size)
     if classes is not None:
         changes["classes"] = classes
-    c = sl.config(name, **changes)
+    c = sl.models.config(name, **changes)
     if parts:
         model = sl.build(c, device="meta")
         print_table([vars(p) for p in sl.anatomy(model)], as_json, title=name)
         return
     if growth:
-        print_table(sl.attention_growth(c), as_json, title=f"{name}: cost of attention by patch size")
+        print_table(sl.models.attention_growth(c), as_json, title=f"{name}: cost of attention by patch size")
         return
     print_table(facts(name, c), as_json, title=name)
 
@@ -75,7 +75,7 @@ def pixels(text: str) -> int | tuple[int, int]:
 
 def facts(name: str, c: Any) -> dict[str, Any]:
     spent = sl.cost(c)
-    encoder = c.vit if isinstance(c, sl.HybridConfig) else c
+    encoder = c.vit if isinstance(c, sl.models.HybridConfig) else c
     head = {"model": name, "family": {"ViT": "ViT", "BiT": "BiT", "Hybrid": "hybrid"}[type(c).__name__[:-6]]}
     fields = {k: v for k, v in vars(encoder).items() if v is not None}
     if encoder is not c:
@@ -86,9 +86,9 @@ def facts(name: str, c: Any) -> dict[str, Any]:
         **({"grid": c.grid, "tokens": spent.tokens} if spent.tokens else {"stride": c.stride}),
         "parameters": spent.parameters,
         "parameter memory": memory(spent.parameter_bytes),
-        "GMAC per picture": round(spent.gmacs, 3),
+        "GMAC per image": round(spent.gmacs, 3),
         **({"of these in attention products": f"{spent.attention_macs / spent.macs:.1%}"} if spent.tokens else {}),
-        "training activations per picture": memory(spent.activation_bytes),
+        "training activations per image": memory(spent.activation_bytes),
         "pixel mean": c.image.mean,
         "pixel std": c.image.std,
     }

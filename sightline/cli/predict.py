@@ -11,7 +11,7 @@ import click
 
 import sightline as sl
 from sightline.cli.evals import batch_option
-from sightline.cli.model import opened
+from sightline.cli.model import open_model
 from sightline.cli.shell import show, verb
 from sightline.data.errors import shown
 
@@ -32,7 +32,7 @@ def predict(model: str, images: tuple[str, ...], top: int, as_csv: bool, batch: 
     """
     if as_csv and as_json:
         raise ValueError("--csv and --json exclude each other: give one of them.")
-    said = sl.predict(opened(model), list(listed(images)), top=top, batch=batch)
+    said = sl.predict(open_model(model), list(listed(images)), top=top, batch=batch)
     if as_json:
         show(facts(said), True)
     elif as_csv:
@@ -56,7 +56,7 @@ def listed(images: tuple[str, ...]) -> Iterator[str]:
         yield from (os.fsdecode(line) for line in lines if line.strip())
 
 
-def facts(said: sl.Predictions) -> dict[str, Any]:
+def facts(said: sl.evals.Predictions) -> dict[str, Any]:
     """Everything, for machines."""
     return {
         "by": said.by,
@@ -75,7 +75,7 @@ def facts(said: sl.Predictions) -> dict[str, Any]:
     }
 
 
-def table_of_values(said: sl.Predictions) -> str:
+def table_of_values(said: sl.evals.Predictions) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "rank", "index", "name", "probability"))
@@ -85,7 +85,7 @@ def table_of_values(said: sl.Predictions) -> str:
     return text.getvalue()
 
 
-def rows(said: sl.Predictions, folder: str) -> list[dict[str, str]]:
+def rows(said: sl.evals.Predictions, folder: str) -> list[dict[str, str]]:
     """A line for each named class; the image stands on the first of its lines."""
     return [
         {
@@ -106,6 +106,6 @@ def common_folder(images: tuple[str, ...]) -> str:
     return os.path.commonpath(folders)
 
 
-def title(said: sl.Predictions, folder: str) -> str:
+def title(said: sl.evals.Predictions, folder: str) -> str:
     count = f"{len(said):,} image{'' if len(said) == 1 else 's'}"
     return f"{count} in {shown(folder)}" if folder else count

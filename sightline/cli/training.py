@@ -31,9 +31,9 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--val", help="Validation: a split, a share of the training data such as 0.1, or none."),
             click.option("--num", type=int, help="How many scenes, where DATA is scenes/NAME; 10000 unless said."),
             click.option("--fraction", type=float, help="Train on this share of the training data."),
-            click.option("--size", type=int, help="Picture size in pixels; position embeddings are resampled."),
+            click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
             click.option("--seed", default=0, show_default=True),
-            click.option("--workers", default=0, show_default=True, help="Processes that prepare pictures."),
+            click.option("--workers", default=0, show_default=True, help="Processes that prepare images."),
             click.option("--parallel", type=click.Choice(["ddp", "fsdp"]), default="ddp", help="Under torchrun."),
             click.option("--device", help="cpu, cuda, mps; by default whatever there is."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
@@ -65,7 +65,7 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
         chosen.append("corrupt=0.75")
 
     def build(classes: Sequence[str], size: int | None) -> Any:
-        config = sl.config(name, classes=len(classes), **({"size": size} if size else {}))
+        config = sl.models.config(name, classes=len(classes), **({"size": size} if size else {}))
         return sl.build(changed(config, shape), seed=how["seed"])
 
     go(data, build, model=name, recipe=recipe or family, settings=chosen, **how)
@@ -76,12 +76,12 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 @click.option("--model", "weights", required=True, help="Weights: a file, a run folder, a name of the zoo.")
 @click.option("--recipe", help="A recipe's name; by default vit_finetune, or bit_hyperrule for a BiT.")
 @click.option("--data-is", type=click.Choice(["small-similar", "small-different", "large-similar", "large-different"]),
-              help="Choose which layers learn by what the data is like (sl.transfer).")  # fmt: skip
+              help="Choose which layers learn by what the data is like (sl.training.transfer).")  # fmt: skip
 @options
 def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how: Any) -> None:
     """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to go on."""
     trained: Any = sl.load(weights)
-    family = "bit_hyperrule" if isinstance(trained, sl.BiT) else "vit_finetune"
+    family = "bit_hyperrule" if isinstance(trained, sl.models.BiT) else "vit_finetune"
 
     def build(classes: Sequence[str], size: int | None) -> Any:
         return sl.load(weights, classes=tuple(classes), size=size)
@@ -101,15 +101,13 @@ def go(data: str, build: Callable[..., Any], *, model: str, recipe: str, setting
     device = place(how["device"])
     m = build(part.classes, size).to(device)
     if (kind := how.get("data_is")) is not None:
-        made = sl.transfer(*kind.split("-"), recipe=made, model=m)
+        made = sl.training.transfer(*kind.split("-"), recipe=made, model=m)
     evals: Any = ()
     if how["few"]:
         if min(part.counts()) < 10:
-            raise ValueError(
-                f"--few-shot takes 10 pictures of every class; {part.name} has {min(part.counts())} of one."
-            )
+            raise ValueError(f"--few-shot takes 10 images of every class; {part.name} has {min(part.counts())} of one.")
         source = val if val is not None else part
-        evals = ((max(1, made.total(len(part)) // 5), sl.fewshot_evaluator(part, source)),)
+        evals = ((max(1, made.total(len(part)) // 5), sl.evals.fewshot_evaluator(part, source)),)
     around: dict[str, Any] = {"val": val, "workers": how["workers"], "parallel": how["parallel"]}
 
     def again(out: Path, recipe: sl.Recipe, stop: Any = ()) -> sl.Run:
@@ -152,9 +150,9 @@ def parts(where: str, val: str | None, *, num: int | None, fraction: float | Non
     return (train if fraction is None else train.subset(fraction)), kept, test
 
 
-def _share(val: str | None, pictures: int) -> float:
+def _share(val: str | None, images: int) -> float:
     if val is None:
-        return 0.1 if pictures < 20_000 else 0.02  # ViT, table 4: a tenth of pets, 2 % of CIFAR
+        return 0.1 if images < 20_000 else 0.02  # ViT, table 4: a tenth of pets, 2 % of CIFAR
     try:
         share = float(val)
     except ValueError:
@@ -164,9 +162,9 @@ def _share(val: str | None, pictures: int) -> float:
     return share
 
 
-def smoke(recipe: sl.Recipe, pictures: int) -> sl.Recipe:
+def smoke(recipe: sl.Recipe, images: int) -> sl.Recipe:
     """Two steps of a small batch, and one evaluation."""
-    batch = min(recipe.batch, 8, pictures)
+    batch = min(recipe.batch, 8, images)
     milestones = (1,) if recipe.milestones else ()
     return replace(recipe, steps=2, epochs=None, batch=batch, warmup=min(recipe.warmup, 1), micro=None,
                    milestones=milestones, sizes=(), log_every=1, eval_every=2, save_every=2)  # fmt: skip
@@ -229,7 +227,7 @@ def interrupted(train: Callable[..., sl.Run], folder: Path, recipe: sl.Recipe) -
 
     try:
         train(folder, recipe, stop=((3, stop),))
-    except sl.Stopped:
+    except sl.training.Stopped:
         step = sl.Run(folder).rows()[-1]["step"]
         return step, train(folder, recipe)
     raise click.ClickException("The run did not stop when it was asked to.")

@@ -23,9 +23,9 @@ from sightline.weights.report import Entry
     help="Format to write.",
 )
 @click.option("--report", "full", is_flag=True, help="Show the fate of every key.")
-@click.option("--no-verify", is_flag=True, help="Do not replay the probe pictures of the file, and write none.")
+@click.option("--no-verify", is_flag=True, help="Do not replay the probe images of the file, and write none.")
 @click.option("--heads", type=int, help="Attention heads, where the file cannot say.")
-@click.option("--size", type=int, help="Carry position embeddings to this picture size.")
+@click.option("--size", type=int, help="Carry position embeddings to this image size.")
 @click.option("--method", default="paper", show_default=True, help="How: paper, timm, timm-npz, hf or torchvision.")
 @click.option("--classes", type=int, help="A new zero head for this many classes.")
 @click.option("--lenient", is_flag=True, help="Leave unexplained keys out instead of refusing the file.")
@@ -87,7 +87,7 @@ def line(entry: Entry) -> dict[str, str]:
 
 def zoo_rows(glob: str) -> list[dict[str, Any]]:
     """The zoo as a table; a bare model's name lists all its weights."""
-    found = sl.zoo(glob) or sl.zoo(f"{glob}.*")
+    found = sl.weights.zoo(glob) or sl.weights.zoo(f"{glob}.*")
     if not found:
         raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` for all of them.")
     return [
@@ -96,7 +96,7 @@ def zoo_rows(glob: str) -> list[dict[str, Any]]:
             "size": w.spec.size,
             "classes": w.classes,
             "about": w.about,
-            "licence": w.licence,
+            "license": w.license,
             "sha256": w.sha256,
             "source": w.source,
         }

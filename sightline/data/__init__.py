@@ -1,1 +1,5 @@
-"""Pixels to tensors: images, augmentation, datasets, shards and the built-in picture world. No model in here."""
+"""Data: pixels to tensors, no model."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

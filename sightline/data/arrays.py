@@ -1,4 +1,4 @@
-"""Pictures that are already arrays: `.npz` files, and arrays given by hand."""
+"""Images that are already arrays: `.npz` files, and arrays given by hand."""
 
 import zipfile
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.data.dataset import Dataset, Labels
+from sightline.data.datasets import Dataset, Labels
 from sightline.data.draws import Ints
 from sightline.data.errors import shown
 from sightline.data.images import Pixels, need_allowed
@@ -17,10 +17,10 @@ LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
 
 
 class Arrays(Dataset):
-    """Pictures of one size, uint8 (n, h, w, 3), (n, h, w, 1) or (n, h, w), with class numbers (n,) or a table (n, k).
+    """Images of one size, uint8 (n, h, w, 3), (n, h, w, 1) or (n, h, w), with class numbers (n,) or a table (n, k).
 
     >>> import numpy as np
-    >>> d = sl.Arrays(np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1]), classes=("cat", "dog"))
+    >>> d = sl.data.Arrays(np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1]), classes=("cat", "dog"))
     >>> d[3][0].shape, d.classes[d[3][1]]
     ((8, 8, 3), 'dog')
     """
@@ -39,12 +39,12 @@ class Arrays(Dataset):
             or (images.ndim == 4 and images.shape[3] not in (1, 3))
         ):
             raise ValueError(
-                f"{name}: expected uint8 pictures (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
+                f"{name}: expected uint8 images (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
             )
         need_allowed((images.shape[2], images.shape[1]), name)
         labels = np.asarray(labels)  # lists are welcome
         if len(images) != len(labels) or labels.ndim not in (1, 2):
-            raise ValueError(f"{name}: {len(images)} pictures and labels of shape {labels.shape} do not go together.")
+            raise ValueError(f"{name}: {len(images)} images and labels of shape {labels.shape} do not go together.")
         self.name, self.stack = name, images
         self.labels: Labels = labels.astype(np.bool_) if labels.ndim == 2 else labels.astype(np.int64)
         count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
@@ -52,10 +52,10 @@ class Arrays(Dataset):
         if len(self.classes) < count or (labels.ndim == 1 and labels.min(initial=0) < 0):
             raise ValueError(f"{name}: labels lie outside 0..{len(self.classes) - 1}.")
 
-    def picture(self, index: int) -> Pixels:
-        return self.pictures(np.array([index]))[0]
+    def image(self, index: int) -> Pixels:
+        return self.images(np.array([index]))[0]
 
-    def pictures(self, indices: Ints) -> Pixels:
+    def images(self, indices: Ints) -> Pixels:
         chosen = np.asarray(self.stack[indices])
         chosen = chosen if chosen.ndim == 4 else chosen[..., None]
         return np.repeat(chosen, 3, axis=3) if chosen.shape[3] == 1 else chosen

@@ -1,7 +1,7 @@
 """Batches that depend on (seed, epoch) alone: not on workers, ranks, or where a run was taken up again.
 
-A batch is a function of its number. The number gives positions of the epoch, a keyed shuffle gives the pictures at
-those positions, and each picture's draws are keyed by (seed, epoch, index): any process can make any batch at any time.
+A batch is a function of its number. The number gives positions of the epoch, a keyed shuffle gives the images at
+those positions, and each image's draws are keyed by (seed, epoch, index): any process can make any batch at any time.
 """
 
 import logging
@@ -17,17 +17,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from sightline.data import augment as aug
-from sightline.data.augment import Augment
-from sightline.data.dataset import Dataset
+from sightline.data.augment import augment as aug
+from sightline.data.augment.augment import Augment
+from sightline.data.collate import Collation
+from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, Ints, word
 from sightline.data.errors import TooManyBad
-from sightline.data.images import normalise
-from sightline.data.making import Making
+from sightline.data.images import normalize
 from sightline.spec import ImageSpec
 
 log = logging.getLogger("sightline.data")
-Raw = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad pictures by name
+Raw = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad images by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +35,18 @@ class Batches:
     """Pairs (images, labels) of one epoch, for one model; `len` of them, and as often as it is iterated.
 
     In training (`train=Augment(...)`) the order is shuffled and only whole batches come; a dataset smaller than one
-    batch is gone through again until it is full. In evaluation (`train=None`) every picture comes once, in order.
+    batch is gone through again until it is full. In evaluation (`train=None`) every image comes once, in order.
 
-    `batch` counts the pictures of all ranks together; rank r of `world` gets the r-th contiguous part of each batch.
+    `batch` counts the images of all ranks together; rank r of `world` gets the r-th contiguous part of each batch.
     `start` skips batches without making them. `device=None` leaves the bytes (b, 3, y, x) as uint8; otherwise they are
-    moved first and normalised there. Labels are class numbers (b,), or shares (b, k) with mixup, cutmix or many labels.
+    moved first and normalized there. Labels are class numbers (b,), or shares (b, k) with mixup, cutmix or many labels.
 
-    A bad picture is replaced by the next readable one of its class, named in the log and in `bad`; as soon as more than
-    one picture and more than 1 % of the dataset are bad, TooManyBad lists them.
+    A bad image is replaced by the next readable one of its class, named in the log and in `bad`; as soon as more than
+    one image and more than 1 % of the dataset are bad, TooManyBad lists them.
 
     >>> import numpy as np
-    >>> d = sl.Arrays(np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 20)
-    >>> b = d.batches(sl.ImageSpec(size=(32, 32)), batch=20, train=sl.Augment(mixup=0.2), seed=1, epoch=3)
+    >>> d = sl.data.Arrays(np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 20)
+    >>> b = d.batches(sl.ImageSpec(size=(32, 32)), batch=20, train=sl.data.Augment(mixup=0.2), seed=1, epoch=3)
     >>> images, labels = next(iter(b))
     >>> len(b), images.shape, labels.shape
     (5, torch.Size([20, 3, 32, 32]), torch.Size([20, 20]))
@@ -67,7 +67,7 @@ class Batches:
     bad: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _need(self.batch >= 1, f"batch={self.batch}: a batch has at least one picture")
+        _need(self.batch >= 1, f"batch={self.batch}: a batch has at least one image")
         _need(len(self.dataset) >= 1, f"{self.dataset.name} is empty")
         _need(self.workers >= 0, f"workers={self.workers}: expected 0 or more")
         _need(0 <= self.rank < self.world, f"rank={self.rank} of world={self.world}: expected 0 <= rank < world")
@@ -92,7 +92,7 @@ class Batches:
         return max(0, self.steps - self.start)
 
     def rows(self, step: int) -> tuple[Ints, Ints]:
-        """The indices of this rank's pictures in batch number `step`, and which repetition each of them is."""
+        """The indices of this rank's images in batch number `step`, and which repetition each of them is."""
         n = len(self.dataset)
         end = self.batch if self.train else min(self.batch, n - step * self.batch)
         first, last = (end * r // self.world for r in (self.rank, self.rank + 1))
@@ -114,10 +114,10 @@ class Batches:
         """Batch number `step`, as bytes on the CPU: a pure function."""
         indices, turns = self.rows(step)
         labels = _targets(self.dataset.labels[indices], len(self.dataset.classes), self.train)
-        if len(indices) == 0:  # fewer pictures than ranks in the last batch of an evaluation
+        if len(indices) == 0:  # fewer images than ranks in the last batch of an evaluation
             return torch.empty(0, 3, *self.spec.size, dtype=torch.uint8), labels, {}
         draws = Draws(word(self.seed, self.epoch, "augment"), indices * 4096 + turns)
-        making = Making(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
+        making = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
         images = making.images()
         if self.train is not None and self.train.mixes:
             images, labels = aug.mix(images, labels, augment=self.train, key=word(self.seed, self.epoch, step))
@@ -133,7 +133,7 @@ class Batches:
                 yield images, labels
             else:
                 moved = images.to(self.device, non_blocking=True)
-                yield normalise(moved, self.spec), labels.to(self.device, non_blocking=True)
+                yield normalize(moved, self.spec), labels.to(self.device, non_blocking=True)
 
     def _stream(self) -> Iterator[Raw | ValueError]:
         steps = range(self.start, self.steps)
@@ -147,7 +147,7 @@ class Batches:
         for name, reason in bad.items():
             if name not in self.bad:
                 self.bad[name] = reason
-                log.warning("bad picture, replaced by another of its class: %s", reason)
+                log.warning("bad image, replaced by another of its class: %s", reason)
         if len(self.bad) > max(1, 0.01 * len(self.dataset)):
             raise TooManyBad(self.bad, len(self.dataset))
 

@@ -18,7 +18,7 @@ ROUNDS = 6  # of the Feistel network below; four already pass for random, six le
 
 
 def scramble(words: Words) -> Words:
-    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014): each input bit moves each output bit."""
+    """The finalizer of SplitMix64 (Steele, Lea & Flood 2014): each input bit moves each output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

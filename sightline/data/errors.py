@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class BadImage(ValueError):  # noqa: N818  (it is thrown at people, not at programmers)
-    """A picture that cannot be read, or that is refused: broken, too large, of an unknown format.
+    """An image that cannot be read, or that is refused: broken, too large, of an unknown format.
 
     >>> sl.open_images(["no-such.png"], sl.ImageSpec(size=(8, 8)))
     Traceback (most recent call last):
@@ -16,16 +16,16 @@ class BadImage(ValueError):  # noqa: N818  (it is thrown at people, not at progr
 
 
 class TooManyBad(ValueError):  # noqa: N818
-    """So many pictures of a dataset are bad that going on would be pretending. `bad` maps each name to its reason.
+    """So many images of a dataset are bad that going on would be pretending. `bad` maps each name to its reason.
 
-    >>> sl.TooManyBad({"a.jpg": "truncated"}, 50).bad
+    >>> sl.data.TooManyBad({"a.jpg": "truncated"}, 50).bad
     {'a.jpg': 'truncated'}
     """
 
     def __init__(self, bad: Mapping[str, str], total: int):
         self.bad, self.total = dict(bad), total
         listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(self.bad.items()))
-        super().__init__(f"{len(self.bad)} of {total} pictures are bad, more than 1 %: {listed}.")
+        super().__init__(f"{len(self.bad)} of {total} images are bad, more than 1 %: {listed}.")
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, str], int]]:
         return TooManyBad, (self.bad, self.total)  # so that it travels from a worker process whole

@@ -1,4 +1,4 @@
-"""Pictures in files: a folder per class, train and val folders, or a manifest that lists them."""
+"""Images in files: a folder per class, train and val folders, or a manifest that lists them."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sightline.data.dataset import Dataset
+from sightline.data.datasets import Dataset
 from sightline.data.errors import shown
 from sightline.data.images import SUFFIXES, Encoded, read_bytes
 
@@ -18,14 +18,14 @@ LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_i
 
 
 class Files(Dataset):
-    """Pictures that are files, in order of class and path."""
+    """Images that are files, in order of class and path."""
 
     def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
         self.name, self.paths, self.classes = name, paths, tuple(classes)
         self.labels = np.fromiter(labels, dtype=np.int64, count=len(paths))
         self.refused: list[str] = []
 
-    def picture(self, index: int) -> Encoded:
+    def image(self, index: int) -> Encoded:
         return read_bytes(self.paths[index])
 
     def where(self, index: int) -> str:
@@ -33,9 +33,9 @@ class Files(Dataset):
 
 
 class Folder(Files):
-    """A folder per class, or one flat folder of pictures (a single class); folders train/, val/, test/ are its splits.
+    """A folder per class, or one flat folder of images (a single class); folders train/, val/, test/ are its splits.
 
-    Hidden files and files that are no pictures by their ending are passed over. A link that leads out of the folder is
+    Hidden files and files that are no images by their ending are passed over. A link that leads out of the folder is
     refused and listed in `refused`, unless `follow_links=True`.
 
     >>> import os, tempfile; from PIL import Image
@@ -58,11 +58,11 @@ class Folder(Files):
         folders = [e.name for e in _entries(base, home, refused) if e.is_dir()]
         found = {c: sorted(_walk(os.path.join(base, c), home, refused)) for c in sorted(folders)}
         if not any(found.values()):
-            found = {base.name: sorted(e.path for e in _entries(base, home, refused) if _is_picture(e))}
+            found = {base.name: sorted(e.path for e in _entries(base, home, refused) if _is_image(e))}
         rows = [(p, i) for i, paths in enumerate(found.values()) for p in paths]
         if not rows:
             links = f"; {len(refused)} links lead out of it: follow_links=True follows them" if refused else ""
-            raise ValueError(f"{shown(base)} holds no pictures ({', '.join(SUFFIXES[:5])} ...){links}.")
+            raise ValueError(f"{shown(base)} holds no images ({', '.join(SUFFIXES[:5])} ...){links}.")
         super().__init__(shown(path), [p for p, _ in rows], labels=(i for _, i in rows), classes=map(shown, found))
         self.refused = refused
 
@@ -111,20 +111,20 @@ def _inside(path: str, home: str) -> bool:
     return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
 
 
-def _is_picture(entry: os.DirEntry[str]) -> bool:
+def _is_image(entry: os.DirEntry[str]) -> bool:
     """By its ending: whether it really is one shows when it is read."""
     return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
 
 
 def _walk(folder: str, home: str | None, refused: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Pictures below a folder. A link to a folder above itself would never end, so each real folder is entered once."""
+    """Images below a folder. A link to a folder above itself would never end, so each real folder is entered once."""
     real = os.path.realpath(folder)
     if real in above:
         return
     for entry in _entries(folder, home, refused):
         if entry.is_dir():
             yield from _walk(entry.path, home, refused, (*above, real))
-        elif _is_picture(entry):
+        elif _is_image(entry):
             yield entry.path
 
 
@@ -144,7 +144,7 @@ class Manifest(Files):
     >>> folder = tempfile.TemporaryDirectory()
     >>> with open(f"{folder.name}/list.csv", "w") as file:
     ...     _ = file.write("path,label\\na.png,cat\\nb.png,dog\\n")
-    >>> sl.Manifest(f"{folder.name}/list.csv").classes
+    >>> sl.data.Manifest(f"{folder.name}/list.csv").classes
     ('cat', 'dog')
     >>> folder.cleanup()
     """

@@ -1,4 +1,4 @@
-"""From a file to pixels: decoding that survives anything, resizing as models expect it, normalising on the device."""
+"""From a file to pixels: decoding that survives anything, resizing as models expect it, normalizing on the device."""
 
 import io
 import math
@@ -26,7 +26,7 @@ except ImportError:
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 Box = tuple[
     int | float, int | float, int | float, int | float
-]  # left, upper, right, lower, in pixels of the whole picture
+]  # left, upper, right, lower, in pixels of the whole image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -45,13 +45,13 @@ COLUMNS_BACK, ROWS_BACK = (2, 3, 6, 7), (3, 4, 7, 8)  # its values
 
 @dataclass(frozen=True)
 class Encoded:
-    """A picture still in its file format, and the name to blame when it is broken."""
+    """An image still in its file format, and the name to blame when it is broken."""
 
     data: bytes
     name: str
 
 
-Picture = Encoded | Pixels
+RawImage = Encoded | Pixels
 
 
 def read_bytes(path: str | Path) -> Encoded:
@@ -63,7 +63,7 @@ def read_bytes(path: str | Path) -> Encoded:
             if not stat.S_ISREG(status.st_mode):
                 raise BadImage(f"{name} is not a regular file.")
             if status.st_size > MOST_BYTES:
-                raise BadImage(f"{name} has {status.st_size:,} bytes; a picture may have {MOST_BYTES:,}.")
+                raise BadImage(f"{name} has {status.st_size:,} bytes; an image may have {MOST_BYTES:,}.")
             return Encoded(file.read(), name)
     except (OSError, ValueError) as error:
         if isinstance(error, BadImage):
@@ -75,28 +75,28 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def decode(picture: Picture) -> Image.Image:
+def decode(raw: RawImage) -> Image.Image:
     """An RGB image, upright.
 
-    Animations give their first frame, transparency is laid over white, 16-bit and float pictures are scaled to 8 bits.
+    Animations give their first frame, transparency is laid over white, 16-bit and float images are scaled to 8 bits.
     """
-    if isinstance(picture, np.ndarray):
-        return Image.fromarray(picture)
-    image = begin(picture)
+    if isinstance(raw, np.ndarray):
+        return Image.fromarray(raw)
+    image = begin(raw)
     turn = orientation(image)
-    return upright(finish(image, picture.name), turn)
+    return upright(finish(image, raw.name), turn)
 
 
-def begin(picture: Encoded) -> Image.Image:
+def begin(raw: Encoded) -> Image.Image:
     """The header only: format, size, mode and orientation are known and allowed, no pixel has been decoded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            image = Image.open(io.BytesIO(picture.data), formats=FORMATS)
+            image = Image.open(io.BytesIO(raw.data), formats=FORMATS)
         except Exception as error:  # Pillow raises a dozen kinds for broken files, KeyError and struct.error among them
-            raise BadImage(f"{picture.name} is not a picture that can be read ({_reason(error)}).") from error
-    need_allowed(image.size, picture.name)
-    if image.format == "PNG" and "exif" not in image.info and (exif := _exif_of_png(picture.data)):
+            raise BadImage(f"{raw.name} is not an image that can be read ({_reason(error)}).") from error
+    need_allowed(image.size, raw.name)
+    if image.format == "PNG" and "exif" not in image.info and (exif := _exif_of_png(raw.data)):
         image.info["exif"] = exif
     return image
 
@@ -147,20 +147,20 @@ def scale_for(box: Box, size: tuple[int, int]) -> int:
     return next((s for s in (8, 4, 2) if s <= spare), 1)
 
 
-def turbo(picture: Encoded, header: Image.Image) -> Pixels | None:
+def turbo(image: Encoded, header: Image.Image) -> Pixels | None:
     """A plain RGB JPEG by simplejpeg, where there is a wheel of it: the same library and settings as Pillow's, so
     the same pixels, in two thirds of the time. None: let Pillow do it, and judge it."""
     if simplejpeg is None or header.format != "JPEG" or header.mode != "RGB":
         return None
     try:
-        return simplejpeg.decode_jpeg(picture.data, fastdct=False, fastupsample=False)
+        return simplejpeg.decode_jpeg(image.data, fastdct=False, fastupsample=False)
     except Exception:  # broken, or merely odd
         return None
 
 
 def orientation(image: Image.Image) -> int:
     """How the camera was held, 1 to 8, by EXIF: image coordinates are those of the image turned upright, everywhere.
-    An EXIF block may be broken while the picture is whole: then it counts as 1."""
+    An EXIF block may be broken while the image is whole: then it counts as 1."""
     if "exif" not in image.info and "Raw profile type exif" not in image.info:
         return 1
     try:
@@ -223,7 +223,7 @@ def _scaled(image: Image.Image) -> Image.Image:
 
 
 def fit(image: Image.Image, spec: ImageSpec) -> Pixels:
-    """What the model sees of a picture in evaluation: to the last bit what torchvision's Resize and CenterCrop give.
+    """What the model sees of an image in evaluation: to the last bit what torchvision's Resize and CenterCrop give.
 
     One pass through Pillow's `box` would be quicker, but some pixels then differ by several levels; it is taken where
     the whole resized image would have more than MOST_RESIZED pixels, which no photograph reaches.
@@ -241,7 +241,7 @@ def fit(image: Image.Image, spec: ImageSpec) -> Pixels:
 
 
 def whole_size(size: tuple[int, int], spec: ImageSpec) -> tuple[int, int]:
-    """The (width, height) to which a picture is resized before the centre is cut: short side to size / crop."""
+    """The (width, height) to which an image is resized before the center is cut: short side to size / crop."""
     height, width = spec.size
     if spec.fit == "squash":
         return width, height
@@ -251,11 +251,11 @@ def whole_size(size: tuple[int, int], spec: ImageSpec) -> tuple[int, int]:
     return max(width, short[1] * size[0] // size[1]), short[1]
 
 
-def normalise(images: UInt8[Tensor, "b 3 y x"], spec: ImageSpec) -> Float[Tensor, "b 3 y x"]:
+def normalize(images: UInt8[Tensor, "b 3 y x"], spec: ImageSpec) -> Float[Tensor, "b 3 y x"]:
     """Bytes to the numbers a model takes, on the device where the bytes are.
 
     >>> import torch
-    >>> sl.normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), sl.ImageSpec(size=(2, 2))).unique()
+    >>> sl.data.normalize(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), sl.ImageSpec(size=(2, 2))).unique()
     tensor([1.])
     """
     mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (spec.mean, spec.std))
@@ -263,7 +263,7 @@ def normalise(images: UInt8[Tensor, "b 3 y x"], spec: ImageSpec) -> Float[Tensor
 
 
 def to_tensor(stack: list[Pixels] | Pixels) -> UInt8[Tensor, "b 3 y x"]:
-    """Pictures of one size as a batch of bytes."""
+    """Images of one size as a batch of bytes."""
     rows = stack if isinstance(stack, np.ndarray) else np.stack(stack)
     return torch.from_numpy(np.ascontiguousarray(rows.transpose(0, 3, 1, 2)))
 

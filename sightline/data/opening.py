@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sightline.data.errors import BadImage, shown
 from sightline.data.folder import images_below
-from sightline.data.images import SUFFIXES, Encoded, accept, decode, fit, normalise, read_bytes, to_tensor
+from sightline.data.images import SUFFIXES, Encoded, accept, decode, fit, normalize, read_bytes, to_tensor
 from sightline.spec import ImageSpec
 
 
@@ -37,7 +37,7 @@ def image_files(where: str | os.PathLike[str]) -> list[str]:
 def open_images(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], spec: ImageSpec
 ) -> Float[Tensor, "b 3 y x"]:
-    """Files, a folder with its subfolders, or a pattern such as "cats/*.jpg", as one normalised batch for a model with
+    """Files, a folder with its subfolders, or a pattern such as "cats/*.jpg", as one normalized batch for a model with
     this ImageSpec.
 
     >>> import tempfile; from PIL import Image
@@ -59,14 +59,14 @@ def model_batch(images: Sequence[Any], spec: ImageSpec) -> Tensor:
         shapes = {tuple(p.shape) for p in images}
         if shapes != {(len(spec.mean), *spec.size)}:
             raise ValueError(
-                f"Prepared pictures for this model are {(len(spec.mean), *spec.size)}; got {sorted(shapes)}. "
+                f"Prepared images for this model are {(len(spec.mean), *spec.size)}; got {sorted(shapes)}. "
                 "Give bytes, files or a Dataset, and each model prepares them itself."
             )
         batch = torch.stack(list(images))
         if not torch.isfinite(batch).all():
-            raise ValueError("The pictures hold NaN or infinite values.")
+            raise ValueError("The images hold NaN or infinite values.")
         return batch
-    return normalise(to_tensor([fit(open_image(p), spec) for p in images]), spec)
+    return normalize(to_tensor([fit(open_image(p), spec) for p in images]), spec)
 
 
 def open_image(image: Any) -> Image.Image:

@@ -1,11 +1,11 @@
-"""A contact sheet: pictures of a dataset, class by class, with their names."""
+"""A contact sheet: images of a dataset, class by class, with their names."""
 
 import math
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sightline.data.dataset import Dataset
+from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage
 from sightline.data.images import decode
 
@@ -13,9 +13,9 @@ INK, PAPER, GAP, LINE = (40, 40, 40), (250, 250, 248), 4, 14
 
 
 def contact_sheet(dataset: Dataset, *, columns: int = 10, rows: int = 10, cell: int = 96, seed: int = 0) -> Image.Image:
-    """Some pictures of every class (of the first ones, if there are many), a class to a row, bad ones crossed out.
+    """Some images of every class (of the first ones, if there are many), a class to a row, bad ones crossed out.
 
-    >>> sl.contact_sheet(sl.dataset("scenes/shape", num=100), columns=4, rows=3, cell=48).size
+    >>> sl.data.contact_sheet(sl.dataset("scenes/shape", num=100), columns=4, rows=3, cell=48).size
     (212, 202)
     """
     groups = _groups(dataset, columns, rows, seed)
@@ -48,7 +48,7 @@ def _groups(dataset: Dataset, columns: int, rows: int, seed: int) -> list[tuple[
 def _small(dataset: Dataset, index: int, cell: int) -> Image.Image:
     tile = Image.new("RGB", (cell, cell), (228, 228, 226))
     try:
-        image = decode(dataset.picture(index))
+        image = decode(dataset.image(index))
     except BadImage:
         draw = ImageDraw.Draw(tile)
         draw.line((0, 0, cell, cell), fill="crimson", width=2)

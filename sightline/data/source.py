@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from sightline.data.arrays import read_npz
-from sightline.data.dataset import Dataset
+from sightline.data.datasets import Dataset
 from sightline.data.errors import shown
 from sightline.data.folder import Folder, Manifest
-from sightline.data.hub import open_hub
-from sightline.data.named import open_named
-from sightline.data.registry import KNOWN
+from sightline.data.named.hub import open_hub
+from sightline.data.named.store import open_named
+from sightline.data.named.table import KNOWN
 from sightline.data.scenes.scenes import Scenes
-from sightline.data.shards import Shards
+from sightline.data.shards.read import Shards
 
 
 def dataset(name: str | Path, split: str | None = None, **settings: Any) -> Dataset:
@@ -20,7 +20,7 @@ def dataset(name: str | Path, split: str | None = None, **settings: Any) -> Data
     arrays (.npz), shards (.tar, a pattern of them, or their folder), "hf:owner/name" for Hugging Face datasets.
 
     >>> sl.dataset("scenes/objects", split="train", num=10_000, size=32)
-    <scenes/objects: 10,000 pictures, 20 classes>
+    <scenes/objects: 10,000 images, 20 classes>
     """
     text = os.fspath(name)
     if text.startswith("scenes/") and not os.path.exists(text):

@@ -1,1 +1,5 @@
-"""Measurements on frozen features and on predictions: one pass over the pictures, many numbers from it."""
+"""Measurements on frozen features and on predictions."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

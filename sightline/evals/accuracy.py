@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.data.dataset import Dataset
-from sightline.evals.extract import check_model, described, each_batch
+from sightline.data.datasets import Dataset
+from sightline.evals.extraction import check_model, described, each_batch
 from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
 from sightline.spec import Result
@@ -23,21 +23,21 @@ class Classification(Result):
     The confusion matrix is held as triples (label, prediction, count): with 21,000 classes the square would not fit.
 
     >>> import numpy as np
-    >>> r = sl.score(np.array([[3., 0, 0], [0, 3, 0], [0, 3, 0]]), [0, 1, 2])
+    >>> r = sl.evals.score(np.array([[3., 0, 0], [0, 3, 0], [0, 3, 0]]), [0, 1, 2])
     >>> round(r.top1, 3), r.confusion().tolist()
     (0.667, [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
     """
 
     top1: float
-    top5: float  # share of pictures whose label is among the five best; 1 where there are five classes or fewer
+    top5: float  # share of images whose label is among the five best; 1 where there are five classes or fewer
     interval: tuple[float, float]  # of top-1, 95 %, Wilson
     classes: tuple[str, ...]
-    per_class: NDArray[np.float64]  # top-1 by class; NaN for a class without pictures
-    counts: NDArray[np.int64]  # pictures by class
+    per_class: NDArray[np.float64]  # top-1 by class; NaN for a class without images
+    counts: NDArray[np.int64]  # images by class
     pairs: NDArray[np.int64]  # (m, 3): label, prediction, how often
     loss: float  # mean cross-entropy
     calibration_error: float  # ECE over bins of confidence
-    bins: NDArray[np.float64]  # (15, 3): mean confidence, accuracy, share of pictures; NaN, NaN, 0 for an empty bin
+    bins: NDArray[np.float64]  # (15, 3): mean confidence, accuracy, share of images; NaN, NaN, 0 for an empty bin
 
     def confusion(self) -> NDArray[np.int64]:
         """The square matrix: row = label, column = prediction."""
@@ -58,7 +58,7 @@ class Classification(Result):
             "mean per class": float(np.nanmean(self.per_class)),
             "cross-entropy": self.loss,
             "calibration error": self.calibration_error,
-            "pictures": float(self.counts.sum()),
+            "images": float(self.counts.sum()),
         }
 
 
@@ -68,10 +68,10 @@ def score(
     """Everything there is to say about logits (n, k) and labels (n,).
 
     Equal logits are ranked by class number, so a model that says nothing is right as often as class 0 occurs, and not
-    always. ECE: 15 bins of equal width, the mean of |accuracy - confidence| weighted by the pictures in each.
+    always. ECE: 15 bins of equal width, the mean of |accuracy - confidence| weighted by the images in each.
 
     >>> import numpy as np
-    >>> sl.score(np.zeros((4, 4)), [0, 1, 2, 3]).top1
+    >>> sl.evals.score(np.zeros((4, 4)), [0, 1, 2, 3]).top1
     0.25
     """
     s, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
@@ -84,7 +84,7 @@ def score(
         raise ValueError(f"Labels are class numbers in 0..{k - 1}.")
     names = tuple(classes) if classes is not None else tuple(map(str, range(k)))
     if len(names) != k:
-        raise ValueError(f"There are {k} logits a picture and {len(names)} class names.")
+        raise ValueError(f"There are {k} logits an image and {len(names)} class names.")
     own = s[np.arange(len(y)), y][:, None]
     before = ((s > own) | ((s == own) & (np.arange(k) < y[:, None]))).sum(1)  # classes ranked above the label's
     guess = s.argmax(1)
@@ -96,7 +96,7 @@ def score(
     pairs, often = np.unique(y * k + guess, return_counts=True)
     return Classification(
         title="Accuracy",
-        caption=f"{len(y)} pictures, {k} classes.",
+        caption=f"{len(y)} images, {k} classes.",
         how=how or {},
         top1=float((before == 0).mean()),
         top5=float((before < 5).mean()),
@@ -125,7 +125,8 @@ def calibration(
 
 
 def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> Classification | MultiLabel:
-    """A model's own predictions on a dataset, scored; a dataset with several labels per picture by `sl.score_labels`.
+    """A model's own predictions on a dataset, scored; a dataset with several labels per image by
+    `sl.evals.score_labels`.
 
     Classes are matched by name where the model knows its names; by number where the dataset's classes are called by
     numbers (ImageNet-V2's folders 0 to 999, in whatever order they sort); or one to one where there are equally many.
@@ -137,7 +138,7 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     """
     said = logits(model, dataset, batch=batch, workers=workers)
     place, names = matched(getattr(model, "class_names", None), said.shape[1], dataset)
-    how = {"model": described(model), "dataset": dataset.name, "pictures": len(dataset)}
+    how = {"model": described(model), "dataset": dataset.name, "images": len(dataset)}
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
         table[:, place] = dataset.labels
@@ -146,9 +147,9 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
 
 
 def logits(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
-    """The logits (n, k) of a model for every picture of a dataset.
+    """The logits (n, k) of a model for every image of a dataset.
 
-    >>> sl.logits(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
+    >>> sl.evals.logits(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
     (4, 10)
     """
     check_classifier(model)
@@ -159,7 +160,7 @@ def check_classifier(model: Any) -> None:
     """A model that gives features alone cannot name a class."""
     check_model(model, "features")
     if getattr(getattr(model, "config", None), "classes", 1) == 0:
-        raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.LinearProbe on them.")
+        raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.evals.LinearProbe on them.")
 
 
 def matched(names: Sequence[str] | None, count: int, dataset: Dataset) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -184,7 +185,7 @@ class TestSets(Result):
     """One model on several test sets of the same classes: what it loses on the second, third ... (ImageNet-V2).
 
     >>> import numpy as np
-    >>> sl.TestSets(title="", caption="", names=("val", "v2"), top1=np.array([.8, .7]), top5=np.array([.9, .8]),
+    >>> sl.evals.TestSets(title="", caption="", names=("val", "v2"), top1=np.array([.8, .7]), top5=np.array([.9, .8]),
     ...             low=np.zeros(2), high=np.ones(2), counts=np.array([10, 10])).summary()
     {'val': 0.8, 'v2': 0.7, 'v2 - val': -0.1}
     """
@@ -209,7 +210,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
     """The same model on several test sets, the first being the one that the others are compared with.
 
     >>> sets = {split: sl.dataset("scenes/shape", split, num=20) for split in ("val", "test")}
-    >>> sl.evaluate_sets(sl.build("vit-nano4", classes=10), sets).names
+    >>> sl.evals.evaluate_sets(sl.build("vit-nano4", classes=10), sets).names
     ('val', 'test')
     """
     if len(sets) < 2:
@@ -217,7 +218,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
     found = {name: evaluate(model, d, batch=batch, workers=workers) for name, d in sets.items()}
     for name, one in found.items():
         if not isinstance(one, Classification):
-            raise ValueError(f"{name} has several labels per picture; test sets are compared by top-1 of one label.")
+            raise ValueError(f"{name} has several labels per image; test sets are compared by top-1 of one label.")
     ones = [one for one in found.values() if isinstance(one, Classification)]
     return TestSets(
         title="Accuracy on several test sets",

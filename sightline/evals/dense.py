@@ -11,22 +11,22 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from sightline.data.dataset import Dataset
-from sightline.evals.extract import extract
-from sightline.evals.extracted import Extracted
+from sightline.data.datasets import Dataset
+from sightline.evals.extraction import extract
+from sightline.evals.feature_table import FeatureTable
+from sightline.evals.ground_truth import patch_shares
 from sightline.evals.inputs import check_finite
-from sightline.evals.pooling import Layers
-from sightline.evals.ridge import L2, Ridge, apply, check_l2
-from sightline.evals.truth import patch_shares
+from sightline.evals.probing.ridge import L2, Ridge, apply, check_l2
+from sightline.observe.pooling import Layers
 from sightline.spec import Result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correspondence(Result):
-    """Which input patch each output token resembles most: CKA over pictures of token i with the pixels of patch j.
+    """Which input patch each output token resembles most: CKA over images of token i with the pixels of patch j.
 
     >>> import numpy as np
-    >>> r = sl.Correspondence(title="", caption="", grid=(1, 2), similarity=np.array([[.9, .1], [.6, .5]]))
+    >>> r = sl.evals.Correspondence(title="", caption="", grid=(1, 2), similarity=np.array([[.9, .1], [.6, .5]]))
     >>> r.summary()
     {'own patch is the best': 0.5, 'grid steps off, mean': 0.5, 'by chance': 0.5}
     """
@@ -58,18 +58,18 @@ class Correspondence(Result):
 def patch_correspondence(
     model: Any, dataset: Dataset, layers: Layers = None, *, batch: int = 64, workers: int = 0
 ) -> Correspondence:
-    """How well output token i corresponds to input patch i (Raghu et al., figure 9), over a dataset's pictures.
+    """How well output token i corresponds to input patch i (Raghu et al., figure 9), over a dataset's images.
 
-    Linear CKA with unbiased HSIC, between a token at every picture and the raw pixels of a patch at every picture. The
-    time grows with the square of the number of pictures; a few hundred tell enough, and ten are the least. `layers`
+    Linear CKA with unbiased HSIC, between a token at every image and the raw pixels of a patch at every image. The
+    time grows with the square of the number of images; a few hundred tell enough, and ten are the least. `layers`
     is one layer; None is the output.
 
-    >>> r = sl.patch_correspondence(sl.build("vit-nano4"), sl.dataset("scenes/objects", num=16))
+    >>> r = sl.evals.patch_correspondence(sl.build("vit-nano4"), sl.dataset("scenes/objects", num=16))
     >>> r.similarity.shape
     (64, 64)
     """
     if len(dataset) < 10:
-        raise ValueError(f"CKA over {len(dataset)} pictures says nothing: give at least ten.")
+        raise ValueError(f"CKA over {len(dataset)} images says nothing: give at least ten.")
     e = extract(model, dataset, layers=layers, tokens="all", batch=batch, workers=workers)
     name = list(e.layers)[-1]
     if len(e.layers) > 1 or name not in e.grids:
@@ -80,7 +80,7 @@ def patch_correspondence(
     patches = input_patches(torch.cat(pixels), grid)
     return Correspondence(
         title="Patch correspondence",
-        caption=f"CKA of {tokens.shape[1]} output tokens with the pixels of each input patch, {len(dataset)} pictures.",
+        caption=f"CKA of {tokens.shape[1]} output tokens with the pixels of each input patch, {len(dataset)} images.",
         how={**e.how, "layer": name},
         grid=grid,
         similarity=token_cka(tokens, patches).numpy(),
@@ -91,7 +91,7 @@ def input_patches(pixels: Tensor, grid: tuple[int, int]) -> Float[Tensor, "b n p
     """Raw pixels by cell of a grid; what does not divide is cut off at the right and below."""
     y, x = pixels.shape[2] // grid[0], pixels.shape[3] // grid[1]
     if not y or not x:
-        raise ValueError(f"Pictures of {tuple(pixels.shape[2:])} do not divide into a grid of {grid}.")
+        raise ValueError(f"Images of {tuple(pixels.shape[2:])} do not divide into a grid of {grid}.")
     cut = pixels[..., : y * grid[0], : x * grid[1]].float() / 255
     return rearrange(cut, "b c (r y) (k x) -> b (r k) (c y x)", y=y, x=x)
 
@@ -103,21 +103,21 @@ def token_cka(a: Float[Tensor, "b n d"], b: Float[Tensor, "b m e"]) -> Float[Ten
 
 
 def _grams(x: Float[Tensor, "b n d"]) -> Float[Tensor, "n s"]:
-    """U-centred Gram matrices over the batch, one flattened row per token (Székely & Rizzo 2014)."""
+    """U-centered Gram matrices over the batch, one flattened row per token (Székely & Rizzo 2014)."""
     m = len(x)
     rows = []
     for token in x.unbind(1):
-        centred = token.double() - token.double().mean(0)  # the Gram's own centring removes it, but not its rounding
-        gram = (centred @ centred.mT).fill_diagonal_(0)
+        centered = token.double() - token.double().mean(0)  # the Gram's own centering removes it, but not its rounding
+        gram = (centered @ centered.mT).fill_diagonal_(0)
         means = gram.sum(0) / (m - 2)
         gram = gram - means[:, None] - means[None] + gram.sum() / ((m - 1) * (m - 2))
         rows.append(gram.fill_diagonal_(0).flatten().float())
     return torch.stack(rows)
 
 
-def grid_tokens(data: Extracted | ArrayLike | Tensor) -> Tensor:
+def grid_tokens(data: FeatureTable | ArrayLike | Tensor) -> Tensor:
     """Tokens of the grid alone, (n, t, d)."""
-    if isinstance(data, Extracted):
+    if isinstance(data, FeatureTable):
         name = list(data.layers)[-1]
         x = data.features
         x = x[:, data.prefix.get(name, 0) :] if x.ndim == 3 else x
@@ -138,7 +138,7 @@ class SegmentationHead:
     >>> import numpy as np, torch
     >>> masks = np.zeros((8, 4, 4), int); masks[:, 2:] = 1
     >>> tokens = torch.randn(8, 4, 3) * 0.1; tokens[:, 2:] += 1
-    >>> sl.SegmentationHead((2, 2)).fit(tokens, masks).score(tokens, masks)
+    >>> sl.evals.SegmentationHead((2, 2)).fit(tokens, masks).score(tokens, masks)
     1.0
     """
 
@@ -146,10 +146,10 @@ class SegmentationHead:
         check_l2(l2)
         self.grid, self.l2, self.classes = grid, l2, 0
 
-    def fit(self, tokens: Extracted | ArrayLike | Tensor, masks: ArrayLike) -> "SegmentationHead":
+    def fit(self, tokens: FeatureTable | ArrayLike | Tensor, masks: ArrayLike) -> "SegmentationHead":
         x, m = self._tokens(tokens), _masks(masks)
         if len(x) != len(m):
-            raise ValueError(f"There are {len(x)} pictures and {len(m)} masks.")
+            raise ValueError(f"There are {len(x)} images and {len(m)} masks.")
         self.classes = int(m.max()) + 1
         if len(np.unique(m)) < 2:
             raise ValueError("The masks are of one class only; there is nothing to tell it from.")
@@ -158,14 +158,14 @@ class SegmentationHead:
         self.weights, self.scaling = ridge.solve(self.l2), ridge.scaling
         return self
 
-    def _tokens(self, tokens: Extracted | ArrayLike | Tensor) -> Tensor:
+    def _tokens(self, tokens: FeatureTable | ArrayLike | Tensor) -> Tensor:
         x = grid_tokens(tokens)
         if x.shape[1] != self.grid[0] * self.grid[1]:
             raise ValueError(f"A grid of {self.grid[0]} x {self.grid[1]} has not {x.shape[1]} tokens.")
         return x
 
-    def predict(self, tokens: Extracted | ArrayLike | Tensor, size: tuple[int, int]) -> NDArray[np.int64]:
-        """The class of every pixel of pictures of this size (n, y, x)."""
+    def predict(self, tokens: FeatureTable | ArrayLike | Tensor, size: tuple[int, int]) -> NDArray[np.int64]:
+        """The class of every pixel of images of this size (n, y, x)."""
         if not self.classes:
             raise ValueError("The head has not been fitted: call .fit(tokens, masks) first.")
         return np.concatenate([self._predict_one(x, size) for x in self._tokens(tokens)])
@@ -175,15 +175,15 @@ class SegmentationHead:
         field = scores.mT.unflatten(1, self.grid)[None].float()
         return F.interpolate(field, size=size, mode="bilinear", align_corners=False).argmax(1).numpy()
 
-    def score(self, tokens: Extracted | ArrayLike | Tensor, masks: ArrayLike) -> float:
+    def score(self, tokens: FeatureTable | ArrayLike | Tensor, masks: ArrayLike) -> float:
         return float(np.nanmean(self.per_class(tokens, masks)))
 
-    def per_class(self, tokens: Extracted | ArrayLike | Tensor, masks: ArrayLike) -> NDArray[np.float64]:
+    def per_class(self, tokens: FeatureTable | ArrayLike | Tensor, masks: ArrayLike) -> NDArray[np.float64]:
         """Intersection over union by class; NaN for a class that neither occurs nor is predicted."""
         m = _masks(masks)
         guess = self.predict(tokens, (m.shape[1], m.shape[2]))
         if guess.shape != m.shape:
-            raise ValueError(f"There are {len(guess)} pictures and {len(m)} masks.")
+            raise ValueError(f"There are {len(guess)} images and {len(m)} masks.")
         k = max(self.classes, int(m.max()) + 1)
         return intersection_over_union(guess, m, k)
 
@@ -204,14 +204,14 @@ def intersection_over_union(guess: NDArray[np.int64], truth: NDArray[np.int64], 
 
 
 class BoxProbe:
-    """A linear map from a picture's features to the box of its object, in closed form; fit / predict / score.
+    """A linear map from an image's features to the box of its object, in closed form; fit / predict / score.
 
     Takes (n, d), or all tokens (n, t, d): those are laid side by side, so that their places count. Boxes are left,
-    upper, right, lower in 0..1, see `sl.scene_boxes`. `score` is the mean intersection over union.
+    upper, right, lower in 0..1, see `sl.evals.scene_boxes`. `score` is the mean intersection over union.
 
     >>> import torch
     >>> boxes = torch.rand(200, 4).sort(1).values[:, [0, 1, 2, 3]]
-    >>> sl.BoxProbe(l2=1e-3).fit(boxes, boxes).score(boxes, boxes) > 0.99
+    >>> sl.evals.BoxProbe(l2=1e-3).fit(boxes, boxes).score(boxes, boxes) > 0.99
     True
     """
 
@@ -220,28 +220,28 @@ class BoxProbe:
         self.l2 = l2
         self.weights: Tensor | None = None
 
-    def fit(self, features: Extracted | ArrayLike | Tensor, boxes: ArrayLike | Tensor) -> "BoxProbe":
+    def fit(self, features: FeatureTable | ArrayLike | Tensor, boxes: ArrayLike | Tensor) -> "BoxProbe":
         x, target = _flat(features), _boxes(boxes)
         if len(x) != len(target):
-            raise ValueError(f"There are {len(x)} pictures and {len(target)} boxes.")
+            raise ValueError(f"There are {len(x)} images and {len(target)} boxes.")
         if len(x) < 2:
-            raise ValueError("A box probe learns from at least two pictures.")
+            raise ValueError("A box probe learns from at least two images.")
         ridge = Ridge.of(x, target)
         self.weights, self.scaling = ridge.solve(self.l2), ridge.scaling
         return self
 
-    def predict(self, features: Extracted | ArrayLike | Tensor) -> NDArray[np.float64]:
+    def predict(self, features: FeatureTable | ArrayLike | Tensor) -> NDArray[np.float64]:
         """Boxes (n, 4)."""
         if self.weights is None:
             raise ValueError("The probe has not been fitted: call .fit(features, boxes) first.")
         return torch.cat([*apply(_flat(features), self.weights, self.scaling)]).clamp(0, 1).numpy()
 
-    def score(self, features: Extracted | ArrayLike | Tensor, boxes: ArrayLike | Tensor) -> float:
+    def score(self, features: FeatureTable | ArrayLike | Tensor, boxes: ArrayLike | Tensor) -> float:
         return float(box_overlap(self.predict(features), _boxes(boxes).numpy()).mean())
 
 
-def _flat(features: Extracted | ArrayLike | Tensor) -> Tensor:
-    x = features.features if isinstance(features, Extracted) else torch.as_tensor(features)
+def _flat(features: FeatureTable | ArrayLike | Tensor) -> Tensor:
+    x = features.features if isinstance(features, FeatureTable) else torch.as_tensor(features)
     if x.ndim not in (2, 3):
         raise ValueError(f"A box probe takes (n, d) or (n, t, d); got {tuple(x.shape)}.")
     check_finite(x, "features")

@@ -8,27 +8,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.evals.extracted import Extracted
+from sightline.evals.feature_table import FeatureTable
 
-Given = Extracted | tuple[Any, Any]  # features and labels, from `sl.extract` or as two arrays
+Given = FeatureTable | tuple[Any, Any]  # features and labels, from `sl.extract` or as two arrays
 CHUNK = 8192  # rows looked at in one go
 
 
-def given(data: Given, what: str = "features") -> Extracted:
+def given(data: Given, what: str = "features") -> FeatureTable:
     """Features and labels from whatever a user has."""
-    if isinstance(data, Extracted):
+    if isinstance(data, FeatureTable):
         return data
     if isinstance(data, tuple) and len(data) == 2:
-        return Extracted.of(data[0], data[1])
+        return FeatureTable.of(data[0], data[1])
     raise ValueError(f"{what} come from sl.extract, or as a pair (features, labels); got a {type(data).__name__}.")
 
 
-def vectors(data: Extracted, what: str = "features") -> Tensor:
-    """The one vector per picture, or a word on how to get there."""
+def vectors(data: FeatureTable, what: str = "features") -> Tensor:
+    """The one vector per image, or a word on how to get there."""
     x = data.features
     if x.ndim != 2:
         raise ValueError(
-            f"The {what} hold {x.shape[1]} tokens a picture; this takes one vector. Reduce them: .reduce('gap')."
+            f"The {what} hold {x.shape[1]} tokens an image; this takes one vector. Reduce them: .reduce('gap')."
         )
     return x
 
@@ -54,13 +54,13 @@ def check_varied(x: Tensor, what: str) -> None:
         raise ValueError(f"All rows of the {what} are the same: there is nothing to tell classes apart by.")
 
 
-def single_labels(data: Extracted, what: str) -> NDArray[np.int64]:
+def single_labels(data: FeatureTable, what: str) -> NDArray[np.int64]:
     if data.labels.ndim != 1:
-        raise ValueError(f"The {what} have several labels per picture; this needs one.")
+        raise ValueError(f"The {what} have several labels per image; this needs one.")
     return data.labels
 
 
-def checked_train(data: Extracted, what: str = "training features") -> Tensor:
+def checked_train(data: FeatureTable, what: str = "training features") -> Tensor:
     """The rules for what is learnt from: rows there are, finite and not all alike, of at least two classes."""
     x = vectors(data, what)
     if len(x) == 0:
@@ -80,10 +80,10 @@ def same_width(train: Tensor, test: Tensor) -> None:
         )
 
 
-def aligned(train: Extracted, test: Extracted) -> tuple[Extracted, Extracted]:
+def aligned(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
     """Both with the same class numbers: the same names in another order are matched by name, others are refused."""
     if train.labels.ndim != test.labels.ndim:
-        raise ValueError("Training and test set must both have one label per picture, or both several.")
+        raise ValueError("Training and test set must both have one label per image, or both several.")
     if train.classes == test.classes:
         return train, test
     if "by number" in (train.how.get("classes"), test.how.get("classes")):
@@ -98,7 +98,7 @@ def aligned(train: Extracted, test: Extracted) -> tuple[Extracted, Extracted]:
     number = {name: i for i, name in enumerate(train.classes)}
     order = np.array([number[name] for name in test.classes])
     labels = order[test.labels] if test.labels.ndim == 1 else test.labels[:, np.argsort(order)]
-    return train, Extracted(
+    return train, FeatureTable(
         layers=test.layers,
         labels=labels,
         classes=train.classes,
@@ -108,7 +108,7 @@ def aligned(train: Extracted, test: Extracted) -> tuple[Extracted, Extracted]:
     )
 
 
-def _by_number(train: Extracted, test: Extracted) -> tuple[Extracted, Extracted]:
+def _by_number(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
     """Classes without names: every class that is tested must have been trained."""
     if train.labels.ndim == 1:
         missing = set(np.unique(test.labels).tolist()) - set(np.unique(train.labels).tolist())
@@ -118,7 +118,7 @@ def _by_number(train: Extracted, test: Extracted) -> tuple[Extracted, Extracted]
         raise ValueError(f"Training has {train.labels.shape[1]} classes, the test set {test.labels.shape[1]}.")
     names = max(train.classes, test.classes, key=len)
     return tuple(  # type: ignore[return-value]
-        Extracted(layers=e.layers, labels=e.labels, classes=names, grids=e.grids, prefix=e.prefix, how=e.how)
+        FeatureTable(layers=e.layers, labels=e.labels, classes=names, grids=e.grids, prefix=e.prefix, how=e.how)
         for e in (train, test)
     )
 
@@ -128,8 +128,8 @@ def _listed(names: Any) -> str:
     return ", ".join(every[:5]) + (" ..." if len(every) > 5 else "")
 
 
-def used_classes(*sets: Extracted) -> NDArray[np.int64]:
-    """Numbers of the classes that have pictures in any of these sets; a class without any takes no part."""
+def used_classes(*sets: FeatureTable) -> NDArray[np.int64]:
+    """Numbers of the classes that have images in any of these sets; a class without any takes no part."""
     return np.unique(np.concatenate([e.labels for e in sets]))
 
 

@@ -1,4 +1,4 @@
-"""Scoring where a picture may have several labels: average precision per class, and ReaL's top-1-in-the-set."""
+"""Scoring where an image may have several labels: average precision per class, and ReaL's top-1-in-the-set."""
 
 import json
 from collections.abc import Sequence
@@ -32,19 +32,19 @@ def _precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabel(Result):
-    """Scores where a picture may have several labels or none.
+    """Scores where an image may have several labels or none.
 
     >>> import numpy as np
-    >>> r = sl.score_labels(np.array([[2., 0.], [0., 1.]]), np.array([[True, True], [False, False]]))
+    >>> r = sl.evals.score_labels(np.array([[2., 0.], [0., 1.]]), np.array([[True, True], [False, False]]))
     >>> r.top1, r.scored, r.skipped
     (1.0, 1, 1)
     """
 
-    top1: float  # ReaL: the best class is among the labels; pictures without a label are skipped
+    top1: float  # ReaL: the best class is among the labels; images without a label are skipped
     scored: int
     skipped: int
     mean_average_precision: float
-    precision: NDArray[np.float64]  # average precision by class; NaN for a class without positive pictures
+    precision: NDArray[np.float64]  # average precision by class; NaN for a class without positive images
     classes: tuple[str, ...]
 
     def summary(self) -> dict[str, float]:
@@ -57,7 +57,7 @@ def score_labels(
     """Scores (n, k) against labels (n, k) of bool.
 
     >>> import numpy as np
-    >>> sl.score_labels(np.eye(3), np.eye(3) > 0).mean_average_precision
+    >>> sl.evals.score_labels(np.eye(3), np.eye(3) > 0).mean_average_precision
     1.0
     """
     s, y = np.asarray(scores), np.asarray(labels)
@@ -68,11 +68,11 @@ def score_labels(
         raise ValueError(f"{int(np.isnan(s).any(1).sum())} rows of the scores hold NaN.")
     some = y.any(1)
     if not some.any():
-        raise ValueError("No picture has a label: there is nothing to score.")
+        raise ValueError("No image has a label: there is nothing to score.")
     precision = average_precision(s, y)
     return MultiLabel(
         title="Multi-label accuracy",
-        caption=f"{int(some.sum())} pictures with labels, {int((~some).sum())} without, skipped in top-1.",
+        caption=f"{int(some.sum())} images with labels, {int((~some).sum())} without, skipped in top-1.",
         how=how or {},
         top1=float(y[some, s[some].argmax(1)].mean()),
         scored=int(some.sum()),
@@ -85,9 +85,9 @@ def score_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class ReaL(Result):
-    """Accuracy against reassessed labels (Beyer et al. 2020): right if the prediction is among a picture's labels.
+    """Accuracy against reassessed labels (Beyer et al. 2020): right if the prediction is among an image's labels.
 
-    >>> r = sl.score_real([3, 1, 7], [[3, 4], [2], []])
+    >>> r = sl.evals.score_real([3, 1, 7], [[3, 4], [2], []])
     >>> r.accuracy, r.scored, r.skipped
     (0.5, 2, 1)
     """
@@ -106,7 +106,7 @@ def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Pa
 
     `predictions` are class numbers (n,) or scores (n, 1000); `lists` is the list itself or the path of real.json.
 
-    >>> sl.score_real([[0.1, 0.9], [0.8, 0.2]], [[1], [1]]).accuracy
+    >>> sl.evals.score_real([[0.1, 0.9], [0.8, 0.2]], [[1], [1]]).accuracy
     0.5
     """
     if isinstance(lists, str | Path):
@@ -123,7 +123,7 @@ def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Pa
         raise ValueError("Every list of labels is empty: there is nothing to score.")
     return ReaL(
         title="ReaL accuracy",
-        caption=f"Share of {len(hits)} pictures whose prediction is among their reassessed labels; "
+        caption=f"Share of {len(hits)} images whose prediction is among their reassessed labels; "
         f"{len(lists) - len(hits)} without label skipped.",
         accuracy=float(np.mean(hits)),
         scored=len(hits),

@@ -1,1 +1,5 @@
-"""Tensors to tensors: ViT, BiT and hybrid models, and the means to look inside. No files, no pixels."""
+"""Models: tensors to tensors, no files, no pixels."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

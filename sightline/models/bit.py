@@ -1,4 +1,4 @@
-"""BiT (Kolesnikov et al. 2019): pre-activation ResNet with GroupNorm and weight standardisation."""
+"""BiT (Kolesnikov et al. 2019): pre-activation ResNet with GroupNorm and weight standardization."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,11 +29,11 @@ class BiTConfig:
     size: checks.Pair = 224
     channels: int = 3
     classes: int = 1000  # 0: features only
-    stem: Stem = "7x7/2+pool"  # the 3x3 stems are for small pictures
+    stem: Stem = "7x7/2+pool"  # the 3x3 stems are for small images
     norm: Literal["group", "batch"] = "group"
     norm_eps: float = 1e-5
-    standardise: bool = True
-    standardise_eps: float = 1e-10  # on the variance; timm uses 1e-8
+    standardize: bool = True
+    standardize_eps: float = 1e-10  # on the variance; timm uses 1e-8
     head_bias: float = 0.0
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class BiTConfig:
 
     @property
     def image(self) -> ImageSpec:
-        """Pictures as the paper prepares them: both sides resized to size, values in [-1, 1]."""
+        """Images as the paper prepares them: both sides resized to size, values in [-1, 1]."""
         half = (0.5,) * self.channels
         return ImageSpec(size=checks.pair(self.size), mean=half, std=half, fit="squash", interpolation="bilinear")
 
@@ -74,7 +74,7 @@ class Unit(nn.Module):
 
     def __init__(self, c: BiTConfig, channels: int, mid: int, *, stride: int):
         super().__init__()
-        eps = c.standardise_eps if c.standardise else None
+        eps = c.standardize_eps if c.standardize else None
         out = 4 * mid
         self.norm1 = NormReLU(channels, eps=c.norm_eps, kind=c.norm)
         self.conv1 = StdConv(channels, mid, 1, eps=eps)
@@ -98,7 +98,7 @@ class Root(nn.Module):
     def __init__(self, c: BiTConfig):
         super().__init__()
         kernel, stride = (7, 2) if c.stem == "7x7/2+pool" else (3, int(c.stem[-1]))
-        eps = c.standardise_eps if c.standardise else None
+        eps = c.standardize_eps if c.standardize else None
         self.conv = StdConv(c.channels, int(64 * c.width_factor), kernel, stride=stride, eps=eps)
         self.pooled = c.stem == "7x7/2+pool"
 
@@ -110,7 +110,7 @@ class Root(nn.Module):
 class BiT(nn.Module):
     """BiT ResNet: `model(pixels)` gives logits, `model.features(pixels)` the last feature map as tokens.
 
-    Takes pictures of any size; `config.size` is the one it is meant for. Kernels start LeCun normal, norms at 1 and 0,
+    Takes images of any size; `config.size` is the one it is meant for. Kernels start LeCun normal, norms at 1 and 0,
     the head at zero with bias `head_bias`.
 
     >>> import torch
@@ -141,7 +141,7 @@ class BiT(nn.Module):
         )
 
     def encode(self, x: Tensor) -> Float[Tensor, "b d i j"]:
-        """Pixels to the last feature map, normalised."""
+        """Pixels to the last feature map, normalized."""
         checks.pixels(x, channels=self.config.channels, model=self)
         if min(x.shape[2:]) < self.config.stride:
             raise ValueError(
@@ -154,9 +154,9 @@ class BiT(nn.Module):
         return self.norm(x)
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         """Fill every parameter from one random stream."""
-        convolutions.initialise(self, generator)
+        convolutions.initialize(self, generator)
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)
             nn.init.constant_(self.head.bias, self.config.head_bias)

@@ -51,7 +51,7 @@ def fraction(config: Any, *names: str) -> None:
 
 
 def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
-    """A batch of pictures with the right channels and finite values."""
+    """A batch of images with the right channels and finite values."""
     if not isinstance(x, Tensor):
         raise ValueError(f"The model takes a tensor; got {type(x).__name__}. Convert it: torch.as_tensor(x).")
     if x.ndim != 4 or x.shape[1] != channels:
@@ -61,13 +61,13 @@ def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
         raise ValueError(f"The model takes (batch, {channels}, height, width); got {tuple(x.shape)}.{hint}")
     if not x.is_floating_point():
         raise ValueError(
-            f"The model takes floating-point pixels; got {x.dtype}. Normalise first: (x / 255 - mean) / std."
+            f"The model takes floating-point pixels; got {x.dtype}. Normalize first: (x / 255 - mean) / std."
         )
     if _has_values(x, model) and not torch.isfinite(x.detach().sum()):
         if torch.isfinite(x.detach()).all():  # finite pixels whose sum overflowed
             return
         bad = (~torch.isfinite(x.detach())).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(f"Pictures {bad[:8]} of the batch hold NaN or infinite pixels: mend or drop them first.")
+        raise ValueError(f"Images {bad[:8]} of the batch hold NaN or infinite pixels: mend or drop them first.")
 
 
 def _has_values(x: Tensor, model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""What BiT and the hybrid's backbone have in common: standardised kernels, GroupNorm with ReLU, and little else."""
+"""What BiT and the hybrid's backbone have in common: standardized kernels, GroupNorm with ReLU, and little else."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sightline.models.initialise import lecun_normal_
+from sightline.models.initialize import lecun_normal_
 
 
 class StdConv(nn.Conv2d):
-    """Convolution without bias whose kernel has mean 0 and variance 1 per output channel (weight standardisation).
+    """Convolution without bias whose kernel has mean 0 and variance 1 per output channel (weight standardization).
 
     The two families add epsilon in different places: BiT to the variance, the hybrid's backbone to the deviation.
     `same=True` pads as TensorFlow does: asymmetric for stride 2, one more at the bottom and the right.
@@ -33,7 +33,7 @@ class StdConv(nn.Conv2d):
         super().__init__(channels, out, kernel, stride=stride, padding=0 if same else kernel // 2, bias=False)
         self.eps, self.eps_on, self.same = eps, eps_on, same
 
-    def standardised(self) -> Float[Tensor, "o i p q"]:
+    def standardized(self) -> Float[Tensor, "o i p q"]:
         w = self.weight
         if self.eps is None:
             return w
@@ -46,7 +46,7 @@ class StdConv(nn.Conv2d):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
         if self.same:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        return F.conv2d(x, self.standardised(), None, self.stride, self.padding)
+        return F.conv2d(x, self.standardized(), None, self.stride, self.padding)
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
@@ -58,7 +58,7 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
 
 
 class NormReLU(nn.Module):
-    """Normalise, then ReLU; one module, so that what is recorded here is what flows on."""
+    """Normalize, then ReLU; one module, so that what is recorded here is what flows on."""
 
     def __init__(self, channels: int, *, eps: float, kind: Literal["group", "batch"] = "group", relu: bool = True):
         super().__init__()
@@ -95,8 +95,8 @@ def stages(counts: tuple[int, ...], root: int, unit: Callable[[int, int, int], n
     return made
 
 
-def initialise(model: nn.Module, generator: torch.Generator) -> None:
-    """Kernels LeCun normal (standardised, their scale matters to weight decay only), norms at scale 1 and bias 0."""
+def initialize(model: nn.Module, generator: torch.Generator) -> None:
+    """Kernels LeCun normal (standardized, their scale matters to weight decay only), norms at scale 1 and bias 0."""
     for module in model.modules():
         match module:
             case StdConv():

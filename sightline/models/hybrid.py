@@ -31,8 +31,8 @@ class HybridConfig:
     units: tuple[int, ...] = (3, 4, 6, 3)  # () is the stem alone
     width_factor: float = 1.0
     norm_eps: float = 1e-6
-    standardise_eps: float = 1e-5
-    standardise_eps_on: Literal["variance", "deviation"] = "deviation"  # timm: 1e-8 on the variance
+    standardize_eps: float = 1e-5
+    standardize_eps_on: Literal["variance", "deviation"] = "deviation"  # timm: 1e-8 on the variance
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", tuple(self.units))
@@ -76,12 +76,12 @@ class HybridConfig:
 
     @property
     def size(self) -> checks.Pair:
-        """Height and width of the pictures."""
+        """Height and width of the images."""
         return self.vit.size
 
     @property
     def channels(self) -> int:
-        """Channels of the pictures."""
+        """Channels of the images."""
         return self.vit.channels
 
     @property
@@ -91,7 +91,7 @@ class HybridConfig:
 
     @property
     def image(self) -> ImageSpec:
-        """Pictures as the paper's code prepares them."""
+        """Images as the paper's code prepares them."""
         return self.vit.image
 
 
@@ -120,11 +120,11 @@ class Unit(nn.Module):
 
 
 def conv(c: HybridConfig, channels: int, out: int, kernel: int, stride: int = 1) -> StdConv:
-    return StdConv(channels, out, kernel, stride=stride, eps=c.standardise_eps, eps_on=c.standardise_eps_on, same=True)
+    return StdConv(channels, out, kernel, stride=stride, eps=c.standardize_eps, eps_on=c.standardize_eps_on, same=True)
 
 
 class Backbone(nn.Module):
-    """ResNet v1 with GroupNorm and standardised kernels; convolutions and pool padded as TensorFlow's SAME."""
+    """ResNet v1 with GroupNorm and standardized kernels; convolutions and pool padded as TensorFlow's SAME."""
 
     def __init__(self, c: HybridConfig):
         super().__init__()
@@ -144,7 +144,7 @@ class Backbone(nn.Module):
 class Hybrid(ViT):
     """ViT on the feature map of a ResNet: the same paths as ViT, with `backbone` in front.
 
-    Initialisation as ViT's; in the backbone kernels LeCun normal, and the last norm of each unit at scale zero, so that
+    Initialization as ViT's; in the backbone kernels LeCun normal, and the last norm of each unit at scale zero, so that
     every unit starts as its shortcut.
 
     >>> import torch
@@ -165,9 +165,9 @@ class Hybrid(ViT):
         return self.embed(self.backbone(x, self.checkpointing and self.training))
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
-        super().initialise(generator)
-        convolutions.initialise(self.backbone, generator)
+    def initialize(self, generator: torch.Generator) -> None:
+        super().initialize(generator)
+        convolutions.initialize(self.backbone, generator)
         for module in self.backbone.modules():
             if isinstance(module, Unit):
                 nn.init.zeros_(module.norm3.norm.weight)

@@ -28,7 +28,7 @@ def attention(
     >>> import torch
     >>> q = torch.tensor([[0.2, 0.9, 0.0]])
     >>> k = torch.tensor([[.1, 0, .8], [.1, .9, 0], [0, .1, .8], [.2, .1, .6], [.9, 0, .1]])
-    >>> context, weights = sl.attention(q, k, k)
+    >>> context, weights = sl.models.attention(q, k, k)
     >>> [round(w, 3) for w in weights[0].tolist()]
     [0.151, 0.34, 0.162, 0.169, 0.178]
     """
@@ -43,7 +43,7 @@ def basic_self_attention(
     """Self-attention without parameters: each vector becomes a mean of all, weighted by how alike they are.
 
     >>> import torch
-    >>> y, weights = sl.basic_self_attention(torch.eye(3))
+    >>> y, weights = sl.models.basic_self_attention(torch.eye(3))
     >>> weights.sum(-1).round(decimals=4).tolist()
     [1.0, 1.0, 1.0]
     """

@@ -63,7 +63,7 @@ class Positions(nn.Module):
             case "sincos":
                 self.register_buffer("waves", torch.empty(y * x, width), persistent=False)
 
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         for table in self.parameters():
             nn.init.normal_(table, std=0.02, generator=generator)
         self.refill()
@@ -116,7 +116,7 @@ class RelativePositions(nn.Module):
         self.grid, self.prefix = grid, prefix
         self.table = nn.Parameter(torch.empty(2 * grid[0] * grid[1] - 1, heads, width // heads))
 
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         nn.init.normal_(self.table, std=0.02, generator=generator)
 
     def forward(self, q: Float[Tensor, "b h t d"]) -> Float[Tensor, "b h t t"]:

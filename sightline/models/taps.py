@@ -21,7 +21,7 @@ class Tap(nn.Module):
         return x
 
 
-def observed(module: nn.Module) -> bool:
+def is_watched(module: nn.Module) -> bool:
     """Whether anyone watches this module or one inside it, by our means or by hooks of their own."""
     return any(
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in module.modules()

@@ -11,7 +11,7 @@ from sightline.models.vit import ViTConfig
 
 Config = ViTConfig | BiTConfig | HybridConfig
 
-# width, depth, heads, mlp_width. Nano, micro and mini are ours, for pictures of 32 px and a minute to an hour on two
+# width, depth, heads, mlp_width. Nano, micro and mini are ours, for images of 32 px and a minute to an hour on two
 # cores; they take the exact GELU, which a CPU computes several times faster than the tanh formula.
 VIT = {
     "nano": (64, 6, 4, 128),
@@ -53,7 +53,7 @@ LISTED = (
 def names(glob: str = "*") -> list[str]:
     """The names worth listing that match a glob; many more can be built (any patch, any width).
 
-    >>> sl.names("vit-l*")
+    >>> sl.models.names("vit-l*")
     ['vit-l32', 'vit-l16']
     """
     return [name for name in LISTED if fnmatch.fnmatchcase(name, glob)]
@@ -62,7 +62,7 @@ def names(glob: str = "*") -> list[str]:
 def config(name: str, **changes: Any) -> Config:
     """The configuration behind a name, with fields changed; paper spellings (`ViT-B/16`, `R50+ViT-B/16`) work too.
 
-    >>> sl.config("vit-b16", pool="gap").prefix
+    >>> sl.models.config("vit-b16", pool="gap").prefix
     0
     """
     plain = _plain(name)
@@ -121,7 +121,7 @@ def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int,
 
 
 def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, changes: dict[str, Any]) -> HybridConfig:
-    own = {"units", "width_factor", "norm_eps", "standardise_eps", "standardise_eps_on"} & set(changes)
+    own = {"units", "width_factor", "norm_eps", "standardize_eps", "standardize_eps_on"} & set(changes)
     vit = _vit(letter, stride, {k: v for k, v in changes.items() if k not in own})
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sightline.models import checks
-from sightline.models.initialise import lecun_normal_, xavier_uniform_
+from sightline.models.initialize import lecun_normal_, xavier_uniform_
 from sightline.models.layers import Attention, DropPath, LayerScale, Mlp, TokenBatchNorm
 from sightline.models.positions import Kind, Positions, RelativePositions
-from sightline.models.taps import Tap, observed
+from sightline.models.taps import Tap, is_watched
 from sightline.spec import Features, ImageSpec
 
 
@@ -89,7 +89,7 @@ class ViTConfig:
 
     @property
     def image(self) -> ImageSpec:
-        """Pictures as the paper's code prepares them: both sides resized to size, values in [-1, 1]."""
+        """Images as the paper's code prepares them: both sides resized to size, values in [-1, 1]."""
         half = (0.5,) * self.channels
         return ImageSpec(size=checks.pair(self.size), mean=half, std=half, fit="squash", interpolation="bilinear")
 
@@ -167,10 +167,10 @@ class Block(nn.Module):
         if c.position == "relative":
             relative = RelativePositions(c.grid, c.heads, c.width, prefix=c.prefix)
         self.attn_skip = Tap()
-        self.norm1 = normalisation(c)
+        self.norm1 = normalization(c)
         self.attn = Attention(c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.dropout, relative=relative)
         self.attn_scale, self.attn_path, self.attn_branch, self.attn_sum = branch_scale(c), DropPath(rate), Tap(), Tap()
-        self.norm2 = normalisation(c)
+        self.norm2 = normalization(c)
         self.mlp = Mlp(c.width, c.mlp_width, gelu=c.gelu, dropout=c.dropout)
         self.mlp_scale, self.mlp_path, self.mlp_branch, self.mlp_sum = branch_scale(c), DropPath(rate), Tap(), Tap()
 
@@ -193,7 +193,7 @@ class Block(nn.Module):
         return skip + branch if self.skips else branch
 
 
-def normalisation(c: ViTConfig) -> nn.Module:
+def normalization(c: ViTConfig) -> nn.Module:
     return nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "layer" else TokenBatchNorm(c.width, eps=c.norm_eps)
 
 
@@ -224,7 +224,7 @@ class MapPool(nn.Module):
 class ViT(nn.Module):
     """Vision Transformer: `model(pixels)` gives logits, `model.features(pixels)` what the encoder sees.
 
-    Initialisation, as the paper's code:
+    Initialization, as the paper's code:
 
     | parameter                             | start                                                         |
     |---------------------------------------|---------------------------------------------------------------|
@@ -246,7 +246,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = config
-        c = self.plan = config  # what the encoder is built from: in a hybrid it sees the backbone's map
+        c = self.encoder_config = config  # what the encoder is built from: in a hybrid it sees the backbone's map
         self.image = c.image
         self.checkpointing = False  # trade time for memory: recompute each block in the backward pass
         self.embed = PatchEmbed(c.channels, checks.pair(c.patch), c.width)
@@ -261,7 +261,7 @@ class ViT(nn.Module):
         self.drop = nn.Dropout(c.dropout)
         self.encoder_input = Tap()
         self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
-        self.norm = nn.Identity() if c.norm_at == "post" else normalisation(c)
+        self.norm = nn.Identity() if c.norm_at == "post" else normalization(c)
         self.pool = MapPool(c) if c.pool == "map" else None
         self.pre_logits = nn.Linear(c.width, c.width) if c.head == "mlp" else None
         self.pooled = Tap()
@@ -277,8 +277,10 @@ class ViT(nn.Module):
 
     def features(self, x: Tensor) -> Features:
         """Tokens after the final norm, in raster order, the prefix apart, and what the head sees."""
-        tokens, p = self.encode(x), self.plan.prefix
-        return Features(tokens=tokens[:, p:], grid=self.plan.grid, prefix=tokens[:, :p], pooled=self.represent(tokens))
+        tokens, p = self.encode(x), self.encoder_config.prefix
+        return Features(
+            tokens=tokens[:, p:], grid=self.encoder_config.grid, prefix=tokens[:, :p], pooled=self.represent(tokens)
+        )
 
     def read_by_head(self) -> int | None:
         """How many leading tokens the head reads, None for all: the last block need not finish those that nobody sees.
@@ -286,12 +288,17 @@ class ViT(nn.Module):
         The logits are the same; of a model of depth 12 it saves one part in sixteen, of depth 6 one in eight.
         Whoever watches the last block sees all of it, and BatchNorm needs all tokens for its statistics.
         """
-        if self.plan.pool != "cls" or self.plan.norm != "layer" or observed(self.blocks[-1]) or observed(self.norm):
+        if (
+            self.encoder_config.pool != "cls"
+            or self.encoder_config.norm != "layer"
+            or is_watched(self.blocks[-1])
+            or is_watched(self.norm)
+        ):
             return None
-        return 1 + self.plan.distill_token
+        return 1 + self.encoder_config.distill_token
 
     def encode(self, x: Tensor, rows: int | None = None) -> Float[Tensor, "b n d"]:
-        """Pixels to the tokens behind the last block (or its first `rows`), normalised unless the norm stands behind
+        """Pixels to the tokens behind the last block (or its first `rows`), normalized unless the norm stands behind
         the pooling."""
         return self.through(self.sequence(self.stem(x)), rows)
 
@@ -300,20 +307,20 @@ class ViT(nn.Module):
     ) -> Float[Tensor, "b m d"]:
         """A sequence through the blocks and the final norm. `kept` names the tokens that a shortened one holds."""
         for i, block in enumerate(self.blocks):
-            if self.plan.position_at != "stem":
-                x = self.placed(x, i if self.plan.position_at == "every" else 0, kept)
-            wanted = rows if i == self.plan.depth - 1 else None
+            if self.encoder_config.position_at != "stem":
+                x = self.placed(x, i if self.encoder_config.position_at == "every" else 0, kept)
+            wanted = rows if i == self.encoder_config.depth - 1 else None
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, wanted, use_reentrant=False)
             else:
                 x = block(x, wanted)
-        return self.norm(x) if self.plan.final_norm == "tokens" else x
+        return self.norm(x) if self.encoder_config.final_norm == "tokens" else x
 
     def placed(self, x: Tensor, table: int, kept: Tensor | None) -> Tensor:
         """Positions added to all tokens, or to those that are kept."""
         if kept is None:
             return self.positions[table](x)
-        return x + self.positions[table](x.new_zeros(1, self.plan.tokens, self.plan.width))[0][kept]
+        return x + self.positions[table](x.new_zeros(1, self.encoder_config.tokens, self.encoder_config.width))[0][kept]
 
     def stem(self, x: Tensor) -> Float[Tensor, "b n d"]:
         """Pixels to patch embeddings."""
@@ -322,9 +329,9 @@ class ViT(nn.Module):
 
     def sequence(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b t d"]:
         """Prefix tokens and patches in one sequence, with positions where they belong at the stem (equation 1)."""
-        if self.plan.prefix:
+        if self.encoder_config.prefix:
             patches = torch.cat([self.prefix.expand(len(patches), -1, -1), patches], dim=1)
-        if self.plan.position_at == "stem" and len(self.positions):
+        if self.encoder_config.position_at == "stem" and len(self.positions):
             patches = self.positions[0](patches)
         return self.encoder_input(self.drop(patches))
 
@@ -333,8 +340,8 @@ class ViT(nn.Module):
         if self.pool is not None:
             y = self.pool(tokens)
         else:
-            y = tokens[:, 0] if self.plan.pool == "cls" else tokens[:, self.plan.prefix :].mean(1)
-        if self.plan.final_norm == "pooled":
+            y = tokens[:, 0] if self.encoder_config.pool == "cls" else tokens[:, self.encoder_config.prefix :].mean(1)
+        if self.encoder_config.final_norm == "pooled":
             y = self.norm(y[:, None])[:, 0]
         return self.pooled(y if self.pre_logits is None else torch.tanh(self.pre_logits(y)))
 
@@ -343,13 +350,13 @@ class ViT(nn.Module):
         if tuple(x.shape[2:]) != size:
             raise ValueError(
                 f"This model takes images of {size[0]} x {size[1]}; got {x.shape[2]} x {x.shape[3]}. "
-                f"Resize the pictures, or the model: sl.resize(model, size=({x.shape[2]}, {x.shape[3]}))."
+                f"Resize the images, or the model: sl.models.resize(model, size=({x.shape[2]}, {x.shape[3]}))."
             )
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         """Fill every parameter and buffer, in module order, from one random stream; see the class for the table."""
-        c = self.plan
+        c = self.encoder_config
         lecun_normal_(self.embed.proj.weight, generator)
         nn.init.zeros_(self.embed.proj.bias)  # type: ignore[arg-type]
         if c.prefix:
@@ -359,7 +366,7 @@ class ViT(nn.Module):
         for module in self.modules():
             match module:
                 case Positions() | RelativePositions():
-                    module.initialise(generator)
+                    module.initialize(generator)
                 case Attention():
                     for matrix in (*module.qkv.weight.chunk(3), module.out.weight):
                         xavier_uniform_(matrix, generator)

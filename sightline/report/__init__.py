@@ -1,1 +1,5 @@
-"""Saved results to one self-contained page."""
+"""Saved results to one page."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

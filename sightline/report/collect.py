@@ -23,7 +23,7 @@ class Entry:
 
 
 @dataclass
-class Collected:
+class Collection:
     """Everything that was found, and what is worth telling about the rest."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -37,9 +37,9 @@ class Collected:
         self.entries.append(Entry(next(n for n in free if n not in taken), result))
 
 
-def collect(results: Given) -> Collected:
+def collect(results: Given) -> Collection:
     """Results as entries with names. Raises if there is nothing to report."""
-    found = Collected()
+    found = Collection()
     for name, item in _items(results):
         if isinstance(item, Result):
             found.add(name or str(item.how.get("analysis") or type(item).__name__), item)
@@ -64,7 +64,7 @@ def _items(results: Any) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"A report is made of results, files or folders; got a {type(results).__name__}.")
 
 
-def _path(path: Path, found: Collected) -> None:
+def _path(path: Path, found: Collection) -> None:
     if path.is_dir():
         _folder(path, found)
     elif path.exists():
@@ -73,7 +73,7 @@ def _path(path: Path, found: Collected) -> None:
         raise ValueError(f"{path} does not exist; give files or folders of results. {MADE[0].upper()}{MADE[1:]}.")
 
 
-def _folder(path: Path, found: Collected) -> None:
+def _folder(path: Path, found: Collection) -> None:
     """All results in a folder, or in the folders within it; other files there are passed over and named. A run folder
     gives its curves."""
     if (path / "run.json").exists():

@@ -1,5 +1,5 @@
 "use strict";
-// The page's own script. Every widget of a section shares one state (picture, depth, place, head), so that two models
+// The page's own script. Every widget of a section shares one state (image, depth, place, head), so that two models
 // move together. Names only ever reach the page as text, never as HTML.
 (() => {
   const make = (tag, props = {}, ...kids) => {
@@ -28,25 +28,25 @@
   }
   function load(uri) {
     return new Promise((done, fail) => {
-      const image = new Image();
-      image.onload = () => done(image);
-      image.onerror = fail;
-      image.src = uri;
+      const sprite = new Image();
+      sprite.onload = () => done(sprite);
+      sprite.onerror = fail;
+      sprite.src = uri;
     });
   }
-  // a small offscreen picture of values between 0 and top
+  // a small offscreen image of values between 0 and top
   function raster(values, height, width, { top = 1, flip = false, start = 0 } = {}) {
     const canvas = make("canvas", { width, height }), context = canvas.getContext("2d");
-    const image = context.createImageData(width, height);
+    const sprite = context.createImageData(width, height);
     for (let y = 0; y < height; y++) for (let x = 0; x < width; x++) {
       const v = values[start + y * width + x], at = 4 * ((flip ? height - 1 - y : y) * width + x);
-      if (Number.isNaN(v)) image.data.set([150, 155, 162, 255], at);
+      if (Number.isNaN(v)) sprite.data.set([150, 155, 162, 255], at);
       else {
         const c = 3 * Math.round(clamp(v / top, 0, 1) * 255);
-        image.data.set([ramp[c], ramp[c + 1], ramp[c + 2], 255], at);
+        sprite.data.set([ramp[c], ramp[c + 1], ramp[c + 2], 255], at);
       }
     }
-    context.putImageData(image, 0, 0);
+    context.putImageData(sprite, 0, 0);
     return canvas;
   }
   function show(canvas, source, smooth) {
@@ -57,9 +57,9 @@
     context.drawImage(source, 0, 0, canvas.width, canvas.height);
     return context;
   }
-  function frame(context, x, y, w, h, colour = "#56b4e9") {
+  function frame(context, x, y, w, h, color = "#56b4e9") {
     context.lineWidth = 4; context.strokeStyle = "#000a"; context.strokeRect(x, y, w, h);
-    context.lineWidth = 2; context.strokeStyle = colour; context.strokeRect(x, y, w, h);
+    context.lineWidth = 2; context.strokeStyle = color; context.strokeRect(x, y, w, h);
   }
   function pane(title, canvas) { return make("div", { className: "pane" }, make("span", { textContent: title }), canvas); }
   function scale(top, label) {
@@ -86,7 +86,7 @@
   }
 
   class Store {
-    constructor() { this.state = { picture: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "place" }; this.all = []; }
+    constructor() { this.state = { image: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "place" }; this.all = []; }
     set(change) { Object.assign(this.state, change); for (const f of this.all) f(this.state); }
   }
 
@@ -160,9 +160,9 @@
       const strip = make("div", { className: "strip" }), out = make("output");
       out.setAttribute("aria-live", "polite");
       const images = [...Array(count).keys()].map((i) => raster(values, rows, columns, { start: i * rows * columns }));
-      const small = images.map((image, i) => {
+      const small = images.map((sprite, i) => {
         const c = make("canvas", { width: 96, height: Math.round((96 * rows) / columns), title: d.names[i] });
-        show(c, image, true);
+        show(c, sprite, true);
         c.addEventListener("click", () => store.set({ depth: count > 1 ? i / (count - 1) : 0 }));
         strip.append(c);
         return c;
@@ -174,7 +174,7 @@
           context.strokeStyle = k ? "#ffffff88" : "#56b4e9";
           context.lineWidth = 2;
           context.beginPath();
-          context.arc(d.centres[i][1] * canvas.width, d.centres[i][0] * canvas.height, (radius / d.width) * canvas.width, 0, 7);
+          context.arc(d.centers[i][1] * canvas.width, d.centers[i][0] * canvas.height, (radius / d.width) * canvas.width, 0, 7);
           context.stroke();
         });
         small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
@@ -186,15 +186,15 @@
     },
 
     async maps(host, d, store) {
-      const [values, image] = await Promise.all([unpack(d), load(d.pictures.uri)]);
-      const [count, heads, rows, columns] = d.shape, size = d.pictures;
+      const [values, sprite] = await Promise.all([unpack(d), load(d.images.uri)]);
+      const [count, heads, rows, columns] = d.shape, size = d.images;
       const plain = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
       const over = make("canvas", { width: plain.width, height: plain.height, className: "smooth" });
       const heat = make("canvas", { width: plain.width, height: plain.height });
       const strip = make("div", { className: "strip" });
       const cut = (canvas, i) => {
         const context = canvas.getContext("2d");
-        context.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, canvas.width, canvas.height);
+        context.drawImage(sprite, i * size.width, 0, size.width, size.height, 0, 0, canvas.width, canvas.height);
         return context;
       };
       const shade = (canvas, i, h) => {
@@ -207,13 +207,13 @@
       };
       const small = [...Array(count).keys()].map((i) => {
         const c = make("canvas", { width: 96, height: Math.round((96 * size.height) / size.width), className: "smooth" });
-        c.addEventListener("click", () => store.set({ picture: i }));
+        c.addEventListener("click", () => store.set({ image: i }));
         strip.append(c);
         return c;
       });
       let before = -1;
       const draw = (s) => {
-        const i = Math.min(s.picture, count - 1), h = clamp(s.head, 0, heads - 1);
+        const i = Math.min(s.image, count - 1), h = clamp(s.head, 0, heads - 1);
         cut(plain, i);
         shade(over, i, h);
         show(heat, raster(values, rows, columns, { start: (i * heads + h) * rows * columns }), false);
@@ -222,16 +222,16 @@
         small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
       };
       for (const c of [plain, over, heat]) { c.setAttribute("role", "img"); c.setAttribute("aria-label", host.dataset.alt); }
-      host.append(make("div", { className: "stage" }, pane("Picture", plain), pane("What is attended to", over), pane("Map", heat)), strip, scale("largest", "share"));
+      host.append(make("div", { className: "stage" }, pane("Image", plain), pane("What is attended to", over), pane("Map", heat)), strip, scale("largest", "share"));
       store.all.push(draw);
-      return { pictures: count, heads: heads > 1 ? heads : 0 };
+      return { images: count, heads: heads > 1 ? heads : 0 };
     },
 
-    async gaze(host, d, store) {
-      const [buffer, peaks, image] = await Promise.all([inflate(d.data), unpack(d.peaks), load(d.pictures.uri)]);
-      const bytes = new Uint8Array(buffer), [count, blocks, heads, queries, cells] = d.shape, [rows, columns] = d.grid, size = d.pictures;
-      const picture = make("canvas", { width: 420, height: Math.round((420 * size.height) / size.width), className: "smooth" });
-      const seen = make("canvas", { width: 420, height: picture.height, className: "smooth" });
+    async headAttention(host, d, store) {
+      const [buffer, peaks, sprite] = await Promise.all([inflate(d.data), unpack(d.peaks), load(d.images.uri)]);
+      const bytes = new Uint8Array(buffer), [count, blocks, heads, queries, cells] = d.shape, [rows, columns] = d.grid, size = d.images;
+      const image = make("canvas", { width: 420, height: Math.round((420 * size.height) / size.width), className: "smooth" });
+      const seen = make("canvas", { width: 420, height: image.height, className: "smooth" });
       const across = Math.ceil(Math.sqrt(heads)), down = Math.ceil(heads / across), gap = 6, tile = Math.round((420 - gap * (across - 1)) / across);
       const tall = Math.round((tile * rows) / columns), wall = make("canvas", { width: 420, height: down * tall + (down - 1) * gap });
       const out = make("output");
@@ -242,12 +242,12 @@
         return v;
       };
       const draw = (s) => {
-        const i = Math.min(s.picture, count - 1), b = Math.round(s.depth * (blocks - 1));
+        const i = Math.min(s.image, count - 1), b = Math.round(s.depth * (blocks - 1));
         const c = Math.floor(s.x * columns), r = Math.floor(s.y * rows), whole = s.from === "class" && d.prefix > 0;
         const q = whole ? 0 : d.prefix + r * columns + c, h = s.head < heads ? s.head : -1;
-        const context = picture.getContext("2d");
-        context.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, picture.width, picture.height);
-        const w = picture.width / columns, t = picture.height / rows;
+        const context = image.getContext("2d");
+        context.drawImage(sprite, i * size.width, 0, size.width, size.height, 0, 0, image.width, image.height);
+        const w = image.width / columns, t = image.height / rows;
         if (!whole) frame(context, c * w, r * t, w, t);
         const mean = new Float32Array(cells), all = [...Array(heads).keys()].map((k) => row(i, b, k, q));
         const share = all.map((_, k) => peaks[((i * blocks + b) * heads + k) * queries + q]);
@@ -259,7 +259,7 @@
         for (let k = 0; k < cells; k++) pixels.data[4 * k + 3] = 215 * (1 - Math.sqrt(mean[k] / Math.max(most, 1e-9)));
         m.putImageData(pixels, 0, 0);
         const view = seen.getContext("2d");
-        view.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, seen.width, seen.height);
+        view.drawImage(sprite, i * size.width, 0, size.width, size.height, 0, 0, seen.width, seen.height);
         view.imageSmoothingEnabled = true;
         view.drawImage(mask, 0, 0, seen.width, seen.height);
         if (!whole) frame(view, c * w, r * t, w, t);
@@ -276,7 +276,7 @@
         wall.dataset.block = b;
       };
       const move = (x, y) => store.set({ x, y, from: "place" });
-      for (const c of [picture, seen]) pointed(c, () => [store.state.x, store.state.y, columns, rows], move, host.dataset.alt);
+      for (const c of [image, seen]) pointed(c, () => [store.state.x, store.state.y, columns, rows], move, host.dataset.alt);
       wall.tabIndex = 0;
       wall.setAttribute("role", "application");
       wall.setAttribute("aria-label", "The heads of this block. Click one, or choose by the arrow keys");
@@ -291,20 +291,20 @@
         const k = Math.floor(((e.clientY - box.top) / box.height) * down) * across + Math.floor(((e.clientX - box.left) / box.width) * across);
         if (k < heads) store.set({ head: store.state.head === k ? -1 : k });
       });
-      host.append(make("div", { className: "stage" }, pane("Point at a patch", picture), pane("It looks here", seen), pane("Every head of the block; click one", wall)), scale("largest", "share of attention"), out);
+      host.append(make("div", { className: "stage" }, pane("Point at a patch", image), pane("It looks here", seen), pane("Every head of the block; click one", wall)), scale("largest", "share of attention"), out);
       store.all.push(draw);
-      return { pictures: count, depth: blocks, heads, classToken: d.prefix > 0 };
+      return { images: count, depth: blocks, heads, classToken: d.prefix > 0 };
     },
 
-    async film(host, d, store) {
-      const [buffer, image] = await Promise.all([inflate(d.data), load(d.pictures.uri)]);
-      const bytes = new Int8Array(buffer), [count, layers, most, parts] = d.shape, size = d.pictures;
-      const picture = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
-      const colours = make("canvas", { width: 320, height: picture.height }), alike = make("canvas", { width: 320, height: picture.height });
+    async featurePca(host, d, store) {
+      const [buffer, sprite] = await Promise.all([inflate(d.data), load(d.images.uri)]);
+      const bytes = new Int8Array(buffer), [count, layers, most, parts] = d.shape, size = d.images;
+      const image = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
+      const colors = make("canvas", { width: 320, height: image.height }), alike = make("canvas", { width: 320, height: image.height });
       const out = make("output");
       out.setAttribute("aria-live", "polite");
       const ranges = new Map();
-      const range = (l) => {  // ends of the first three components over all pictures, without the outermost values
+      const range = (l) => {  // ends of the first three components over all images, without the outermost values
         if (!ranges.has(l)) {
           const n = d.grids[l][0] * d.grids[l][1];
           ranges.set(l, [0, 1, 2].map((k) => {
@@ -317,11 +317,11 @@
         return ranges.get(l);
       };
       const draw = (s) => {
-        const i = Math.min(s.picture, count - 1), l = Math.round(s.depth * (layers - 1)), [rows, columns] = d.grids[l];
+        const i = Math.min(s.image, count - 1), l = Math.round(s.depth * (layers - 1)), [rows, columns] = d.grids[l];
         const r = Math.floor(s.y * rows), c = Math.floor(s.x * columns), start = (i * layers + l) * most;
-        const context = picture.getContext("2d");
-        context.drawImage(image, i * size.width, 0, size.width, size.height, 0, 0, picture.width, picture.height);
-        const w = picture.width / columns, h = picture.height / rows;
+        const context = image.getContext("2d");
+        context.drawImage(sprite, i * size.width, 0, size.width, size.height, 0, 0, image.width, image.height);
+        const w = image.width / columns, h = image.height / rows;
         frame(context, c * w, r * h, w, h);
         const small = make("canvas", { width: columns, height: rows }), m = small.getContext("2d"), pixels = m.createImageData(columns, rows), ends = range(l);
         const like = new Float32Array(rows * columns), own = start + r * columns + c;
@@ -335,15 +335,15 @@
           pixels.data[4 * p + 3] = 255;
         }
         m.putImageData(pixels, 0, 0);
-        frame(show(colours, small, false), c * w, r * h, w, h);
+        frame(show(colors, small, false), c * w, r * h, w, h);
         frame(show(alike, raster(like, rows, columns), false), c * w, r * h, w, h);
         const near = like.reduce((a, v) => a + (v > 0.5 ? 1 : 0), 0) / like.length;
-        out.textContent = `${d.names[l]} (${rows} × ${columns} cells): ${percent(near)} of the picture is like the chosen cell (cosine above 0.5).`;
+        out.textContent = `${d.names[l]} (${rows} × ${columns} cells): ${percent(near)} of the image is like the chosen cell (cosine above 0.5).`;
       };
-      for (const canvas of [picture, colours, alike]) pointed(canvas, () => [store.state.x, store.state.y, ...[...d.grids[Math.round(store.state.depth * (layers - 1))]].reverse()], (x, y) => store.set({ x, y }), host.dataset.alt);
-      host.append(make("div", { className: "stage" }, pane("Point at a place", picture), pane("Features as colours", colours), pane("How alike to that place", alike)), scale(1, "cosine"), out);
+      for (const canvas of [image, colors, alike]) pointed(canvas, () => [store.state.x, store.state.y, ...[...d.grids[Math.round(store.state.depth * (layers - 1))]].reverse()], (x, y) => store.set({ x, y }), host.dataset.alt);
+      host.append(make("div", { className: "stage" }, pane("Point at a place", image), pane("Features as colors", colors), pane("How alike to that place", alike)), scale(1, "cosine"), out);
       store.all.push(draw);
-      return { pictures: count, depth: layers };
+      return { images: count, depth: layers };
     },
   };
 
@@ -386,8 +386,8 @@
   }
   function controls(section, store, needs) {
     const most = (key) => Math.max(0, ...needs.map((n) => n[key] || 0));
-    const bar = make("div", { className: "controls" }), pictures = most("pictures"), depth = most("depth"), heads = most("heads");
-    if (pictures > 1) bar.append(slider("Picture", pictures, store, (s) => Math.min(s.picture, pictures - 1), (v) => ({ picture: v })));
+    const bar = make("div", { className: "controls" }), images = most("images"), depth = most("depth"), heads = most("heads");
+    if (images > 1) bar.append(slider("Image", images, store, (s) => Math.min(s.image, images - 1), (v) => ({ image: v })));
     if (depth > 1) bar.append(slider("Depth", depth, store, (s) => Math.round(s.depth * (depth - 1)), (v) => ({ depth: v / (depth - 1) })));
     if (heads > 1) {
       const choose = make("select", { ariaLabel: "Head" });

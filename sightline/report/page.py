@@ -8,20 +8,18 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from sightline.figures.style import colours, models_of
-from sightline.report.collect import Collected, Entry
+from sightline.report.collect import Collection, Entry
 from sightline.report.payload import ALSO_DRAWN, GAZE, payload
 from sightline.report.sections import Group, card, groups, how_table, inline_svg
 from sightline.report.sentences import sentence
 from sightline.spec import Result
 from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import Verdict
+from sightline.views.style import colors, models_of
 
 DAMAGED = "The numbers of this result do not fit together."
-ABOUT = (
-    "A verdict is about these models on these pictures; a small model, or one trained for minutes, refutes no paper."
-)
-MANY = 12  # verdicts that stand open above the pictures
+ABOUT = "A verdict is about these models on these images; a small model, or one trained for minutes, refutes no paper."
+MANY = 12  # verdicts that stand open above the images
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,12 @@ class Page:
     """What the page is made of."""
 
     title: str
-    found: Collected
+    found: Collection
     verdicts: list[Verdict]
     drawings: dict[str, Drawing]  # by entry
     downloads: dict[str, bytes] = field(default_factory=dict)  # data by entry, where there is room
     sources: list[str] = field(default_factory=list)
-    gaze: int = GAZE  # bytes for attention
+    head_attention: int = GAZE  # bytes for attention
 
     def render(self) -> str:
         """The whole file."""
@@ -50,7 +48,7 @@ class Page:
         sections = groups(self.found.entries)
         body = "".join(self.section(g) for g in sections)
         links = "".join(f'<a href="#{escape(g.name)}">{escape(g.heading)}</a>' for g in sections)
-        ramp = base64.b64encode(colours().tobytes()).decode()
+        ramp = base64.b64encode(colors().tobytes()).decode()
         files = importlib.resources.files("sightline.report")
         return (
             f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
@@ -66,11 +64,11 @@ class Page:
         )
 
     def lead(self) -> str:
-        """Which models, which pictures, how many results."""
+        """Which models, which images, how many results."""
         names = list(dict.fromkeys(n for e in self.found.entries for n in models_of(e.result)))
         data = list(dict.fromkeys(d for e in self.found.entries if (d := data_name(e.result))))
         about = f" on {' and '.join(names)}" if names else ""
-        seen = f", pictures of {' and '.join(short_path(d) for d in data)}" if data else ""
+        seen = f", images of {' and '.join(short_path(d) for d in data)}" if data else ""
         return f"{len(self.found.entries)} results{about}{seen}."
 
     def summary(self) -> str:
@@ -81,7 +79,7 @@ class Page:
             for state, css in (("holds", "holds"), ("does not hold", "not"), ("undecided", "open"))
         )
         first = self.verdicts
-        if len(first) > MANY:  # decided ones before open ones, and soon the pictures
+        if len(first) > MANY:  # decided ones before open ones, and soon the images
             first = sorted(first, key=lambda v: v.state == "undecided")
         cards = "".join(card(v, folded=True) for v in first[:MANY])
         more = "".join(card(v, folded=True) for v in first[MANY:])
@@ -108,7 +106,7 @@ class Page:
     def section(self, group: Group) -> str:
         """One question: figures first, what they show, the paper beside, how it was computed, the data."""
         single = len(group.entries) == 1
-        room = self.gaze // len(group.entries)
+        room = self.head_attention // len(group.entries)
         figures = "".join(self.figure(e, alone=single, room=room) for e in group.entries)
         names = {e.name for e in group.entries}
         judged = [v for v in self.verdicts if v.claim in group.claims and self.concerns(v, group)]
@@ -196,7 +194,7 @@ def tagged(name: str, data: Any) -> str:
 
 
 def data_name(r: Result) -> str:
-    """What the pictures are called, where a result says so."""
+    """What the images are called, where a result says so."""
     told = r.how.get("data")
     return str(told.get("name", "")) if isinstance(told, dict) else str(told or "")
 

@@ -2,33 +2,33 @@
 
 from dataclasses import dataclass
 
-from sightline.analysis.attention import AttentionDistance
-from sightline.analysis.attribution import Attribution
-from sightline.analysis.cka import CKA
+from sightline.analysis.ablation import WhatIf
+from sightline.analysis.attention.distance import AttentionDistance
+from sightline.analysis.attention.head_attention import HeadAttention
+from sightline.analysis.attention.head_subsets import HeadSubsets
+from sightline.analysis.attention.rollout import AttentionMaps
+from sightline.analysis.biases import InductiveBias
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
-from sightline.analysis.faithful import ObjectMass
-from sightline.analysis.film import DepthFilm
-from sightline.analysis.gaze import Gaze
-from sightline.analysis.heads import HeadSubsets
-from sightline.analysis.localisation import Localisation
-from sightline.analysis.neighbours import NeighbourSimilarity
-from sightline.analysis.on_object import ObjectFocus
-from sightline.analysis.pooling_twins import PoolingTwins
-from sightline.analysis.prior import PriorReport
+from sightline.analysis.pca import FeaturePCA
 from sightline.analysis.probes import LayerProbes
-from sightline.analysis.receptive import ReceptiveField
-from sightline.analysis.residual import ResidualStudy
-from sightline.analysis.rollout import AttentionMaps
-from sightline.analysis.scale import ScaleSimilarity
-from sightline.analysis.what_if import WhatIf
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.analysis.residual import ResidualRatios
+from sightline.analysis.saliency.attribution import Attribution
+from sightline.analysis.saliency.faithfulness import ObjectMass
+from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.analysis.similarity.block_similarity import BlockSimilarity
+from sightline.analysis.similarity.cka import CKA
+from sightline.analysis.similarity.localization import Localization
+from sightline.analysis.similarity.neighbors import NeighborSimilarity
+from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.accuracy import Classification, TestSets
-from sightline.evals.curves import Probed
 from sightline.evals.dense import Correspondence
-from sightline.evals.episodes import Episodes
-from sightline.evals.fewshot import FewShot
+from sightline.evals.episodic import Episodes
+from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
-from sightline.evals.retrieval import Retrieval
-from sightline.evals.vtab import Vtab
+from sightline.evals.probing.by_layer import ProbeAccuracy
+from sightline.evals.reid import Retrieval
+from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result
 from sightline.training.run import Curves
 
@@ -46,8 +46,8 @@ class Topic:
 RAGHU, VIT = "Raghu et al. 2021", "ViT 2020"
 # in the order of the page: what can be looked through comes first
 TOPICS: dict[type[Result], Topic] = {
-    DepthFilm: Topic("A picture on its way through the network"),
-    Gaze: Topic("Where every head looks", f"{VIT}, figure 6", "Heads attend to what matters for the class."),
+    FeaturePCA: Topic("An image on its way through the network"),
+    HeadAttention: Topic("Where every head looks", f"{VIT}, figure 6", "Heads attend to what matters for the class."),
     CKA: Topic(
         "How alike layers are",
         f"{RAGHU}, figures 1 and 2",
@@ -73,20 +73,20 @@ TOPICS: dict[type[Result], Topic] = {
         "A ViT sees far from the first blocks on; its own patch dominates behind the addition.",
         ("C8", "C9"),
     ),
-    ResidualStudy: Topic(
+    ResidualRatios: Topic(
         "What the skip connections carry",
         f"{RAGHU}, figures 7, E.1, E.2",
         "The class token passes through the skips early and is rewritten late; patches do the reverse.",
         ("C10", "C11", "C12"),
     ),
-    Localisation: Topic(
+    Localization: Topic(
         "Which place a token still knows",
         f"{RAGHU}, figures 9 and 10",
         "Trained with a class token, a ViT's tokens keep their place to the end; a ResNet's or a GAP model's do less.",
         ("C14", "C15", "C16"),
     ),
     AttentionMaps: Topic(
-        "Attention on pictures", f"{VIT}, figures 6 and 14", "Rolled out, attention lies on what matters for the class."
+        "Attention on images", f"{VIT}, figures 6 and 14", "Rolled out, attention lies on what matters for the class."
     ),
     Attribution: Topic("Where a decision comes from"),
     ObjectFocus: Topic("How much lies on the object", f"{VIT}, figure 6", "Attention lies on the object.", ("V14",)),
@@ -105,13 +105,13 @@ TOPICS: dict[type[Result], Topic] = {
         "Nearer patches have more similar embeddings; rows and columns show.",
         ("V7",),
     ),
-    ScaleSimilarity: Topic(
+    BlockSimilarity: Topic(
         "Likeness by block",
         f"{RAGHU}, figure 12",
         "With less data, lower blocks stay the same and upper ones change.",
         ("C20",),
     ),
-    PoolingTwins: Topic(
+    PoolingComparison: Topic(
         "Class token or mean: twins",
         f"{RAGHU}, figures 10, 11 and D.4",
         "Trained with a class token or with a mean, models agree up to the middle and differ at the end.",
@@ -123,7 +123,7 @@ TOPICS: dict[type[Result], Topic] = {
         "Class tokens and means know the class at different depths.",
         ("C18", "C19", "C22"),
     ),
-    Probed: Topic(
+    ProbeAccuracy: Topic(
         "Probes by layer and token",
         f"{RAGHU}, figures 11a and D.4",
         "Single tokens know the class after GAP training, hardly after CLS training.",
@@ -137,12 +137,12 @@ TOPICS: dict[type[Result], Topic] = {
     Vtab: Topic("VTAB", f"{VIT}, table 9", "ViT-H/14 reaches 77.6 % on average of 19 tasks, fine-tuned."),
     Classification: Topic("Accuracy"),
     TestSets: Topic("Several test sets"),
-    MultiLabel: Topic("Several labels per picture"),
+    MultiLabel: Topic("Several labels per image"),
     ReaL: Topic("Reassessed labels", f"{VIT}, table 2", "ViT-H/14 reaches 90.7 % on ReaL."),
     Retrieval: Topic("Retrieval"),
     Correspondence: Topic("Tokens and input patches"),
-    NeighbourSimilarity: Topic("Neighbouring patches"),
-    PriorReport: Topic("Built-in assumptions, measured"),
+    NeighborSimilarity: Topic("Neighboring patches"),
+    InductiveBias: Topic("Built-in assumptions, measured"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the page's script is given: arrays as compressed bytes, pictures as JPEG, names as they are."""
+"""What the page's script is given: arrays as compressed bytes, images as JPEG, names as they are."""
 
 import base64
 import io
@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from sightline.analysis.attribution import Attribution
-from sightline.analysis.cka import CKA
+from sightline.analysis.ablation import WhatIf
+from sightline.analysis.attention.head_attention import HeadAttention
+from sightline.analysis.attention.rollout import AttentionMaps
 from sightline.analysis.embeddings import PositionSimilarity
-from sightline.analysis.film import DepthFilm
-from sightline.analysis.gaze import Gaze
-from sightline.analysis.localisation import Localisation
-from sightline.analysis.receptive import ReceptiveField
-from sightline.analysis.rollout import AttentionMaps
-from sightline.analysis.what_if import WhatIf
+from sightline.analysis.pca import FeaturePCA
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.analysis.saliency.attribution import Attribution
+from sightline.analysis.similarity.cka import CKA
+from sightline.analysis.similarity.localization import Localization
 from sightline.evals.accuracy import Classification
 from sightline.evals.dense import Correspondence
-from sightline.figures.style import models_of, nice_top
 from sightline.spec import Result
+from sightline.views.style import models_of, nice_top
 
 SIDE = 400  # rows or columns that a heat map shows; more are averaged
 FIELD = 96  # pixels along an axis of a receptive field
-SHOWN = 12  # pictures with maps
+SHOWN = 12  # images with maps
 GAZE = 2 << 20  # compressed bytes of attention on one page
 
 
@@ -45,10 +45,10 @@ def plane(values: NDArray, top: float = 1.0, *, bits: int = 16) -> dict[str, Any
     return {"shape": values.shape, "low": low, "high": high, "bits": bits, "top": top, "data": encoded(whole.tobytes())}
 
 
-def sprite(pictures: NDArray[np.uint8]) -> dict[str, Any]:
-    """Pictures side by side in one JPEG."""
-    count, high, wide = pictures.shape[:3]
-    row = np.ascontiguousarray(pictures.transpose(1, 0, 2, 3)).reshape(high, count * wide, 3)
+def sprite(images: NDArray[np.uint8]) -> dict[str, Any]:
+    """Images side by side in one JPEG."""
+    count, high, wide = images.shape[:3]
+    row = np.ascontiguousarray(images.transpose(1, 0, 2, 3)).reshape(high, count * wide, 3)
     buffer = io.BytesIO()
     Image.fromarray(row).save(buffer, "JPEG", quality=82)
     data = base64.b64encode(buffer.getvalue()).decode()
@@ -56,7 +56,7 @@ def sprite(pictures: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def coarser(values: NDArray, names: tuple[tuple[str, ...], ...]) -> tuple[NDArray, list[list[str]], str]:
-    """A table of at most SIDE rows and columns: groups of neighbours averaged, their names joined; and what to say."""
+    """A table of at most SIDE rows and columns: groups of neighbors averaged, their names joined; and what to say."""
     steps = [-(-n // SIDE) for n in values.shape]
     if max(steps) == 1:
         return values, [list(n) for n in names], ""
@@ -81,7 +81,7 @@ def heat(values: dict[str, NDArray], names: tuple[tuple[str, ...], ...], **more:
 
 def _cka(r: CKA) -> dict[str, Any]:
     told = models_of(r) or [""]
-    planes = {"CKA": r.similarity, "mutual neighbours": r.knn}
+    planes = {"CKA": r.similarity, "mutual neighbors": r.knn}
     if np.isfinite(r.band).any():
         planes["± of CKA"] = r.band
     return heat(planes, (r.rows, r.columns), lower=True, row=told[0], column=told[-1])
@@ -100,7 +100,7 @@ def _confusion(r: Classification) -> dict[str, Any] | None:
         return None
     square = r.confusion().astype(float)
     share = square / np.maximum(square.sum(1, keepdims=True), 1)
-    return heat({"share of the label's pictures": share}, (r.classes, r.classes), row="label", column="prediction")
+    return heat({"share of the label's images": share}, (r.classes, r.classes), row="label", column="prediction")
 
 
 def _tiles(maps: NDArray, grid: tuple[int, int], what: str, about: str) -> dict[str, Any]:
@@ -119,32 +119,32 @@ def _receptive(r: ReceptiveField) -> dict[str, Any]:
         "radii": r.radii.tolist(),
         "own": r.own.tolist(),
         "width": r.maps.shape[2],
-        "centres": (r.centres / np.array(r.maps.shape[1:])).tolist(),
+        "centers": (r.centers / np.array(r.maps.shape[1:])).tolist(),
         **plane(small, bits=8),
     }
 
 
 def _maps(r: AttentionMaps | Attribution) -> dict[str, Any] | None:
-    if r.pictures is None:
+    if r.images is None:
         return None
     maps = r.maps[:SHOWN]
     maps = maps[:, None] if maps.ndim == 3 else maps
     scale = maps / np.maximum(maps.max((-1, -2), keepdims=True), 1e-12)
-    return {"widget": "maps", "pictures": sprite(r.pictures[:SHOWN]), **plane(scale, bits=8)}
+    return {"widget": "maps", "images": sprite(r.images[:SHOWN]), **plane(scale, bits=8)}
 
 
-def _gaze(r: Gaze, room: int = GAZE) -> dict[str, Any]:
-    """As many pictures as there is room for, at least one."""
+def _head_attention(r: HeadAttention, room: int = GAZE) -> dict[str, Any]:
+    """As many images as there is room for, at least one."""
     kept = len(r.attention)
     coarse = (np.round(r.attention / 5.0) * 5).astype(np.uint8)  # 52 shades are enough for the eye, and pack better
     data = encoded(coarse.tobytes())
     while len(data) > room * 4 / 3 and kept > 1:
         kept -= 1
         data = encoded(coarse[:kept].tobytes())
-    notice = "" if kept == len(r.attention) else f"{kept} of {len(r.attention)} pictures fit the page."
+    notice = "" if kept == len(r.attention) else f"{kept} of {len(r.attention)} images fit the page."
     return {
-        "widget": "gaze",
-        "pictures": sprite(r.pictures[:kept]),
+        "widget": "head-attention",
+        "images": sprite(r.images[:kept]),
         "shape": (kept, *r.attention.shape[1:]),
         "data": data,
         "peaks": plane(r.peaks[:kept].astype(np.float64), bits=16),
@@ -154,10 +154,10 @@ def _gaze(r: Gaze, room: int = GAZE) -> dict[str, Any]:
     }
 
 
-def _film(r: DepthFilm) -> dict[str, Any]:
+def _film(r: FeaturePCA) -> dict[str, Any]:
     return {
         "widget": "film",
-        "pictures": sprite(r.pictures),
+        "images": sprite(r.images),
         "shape": r.features.shape,
         "data": encoded(r.features.tobytes()),
         "grids": r.grids,
@@ -165,7 +165,7 @@ def _film(r: DepthFilm) -> dict[str, Any]:
     }
 
 
-def _localisation(r: Localisation) -> dict[str, Any]:
+def _localization(r: Localization) -> dict[str, Any]:
     return _tiles(r.maps, r.grid, "CKA with the input patch", f"token of {r.layer}")
 
 
@@ -185,9 +185,9 @@ PAYLOADS: dict[type[Result], Callable[[Any], dict[str, Any] | None]] = {
     ReceptiveField: _receptive,
     AttentionMaps: _maps,
     Attribution: _maps,
-    Gaze: _gaze,
-    DepthFilm: _film,
-    Localisation: _localisation,
+    HeadAttention: _head_attention,
+    FeaturePCA: _film,
+    Localization: _localization,
     PositionSimilarity: _positions,
     Correspondence: _correspondence,
 }
@@ -196,7 +196,7 @@ ALSO_DRAWN = (Classification, PositionSimilarity, ReceptiveField)  # the figure 
 
 def payload(r: Result, room: int = GAZE) -> dict[str, Any] | None:
     """The data of a widget, or None where the figure is all there is."""
-    if isinstance(r, Gaze):
-        return _gaze(r, room)
+    if isinstance(r, HeadAttention):
+        return _head_attention(r, room)
     make = PAYLOADS.get(type(r))
     return make(r) if make is not None else None

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from sightline.analysis.cka import CKA
-from sightline.analysis.receptive import ReceptiveField
-from sightline.analysis.scale import ScaleSimilarity
-from sightline.figures.style import INK, models_of
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.analysis.similarity.block_similarity import BlockSimilarity
+from sightline.analysis.similarity.cka import CKA
 from sightline.report.collect import Entry
 from sightline.report.papers import Topic, place, topic
 from sightline.spec import Result
 from sightline.studies.verdict import Effect, Verdict
+from sightline.views.style import INK, models_of
 
 STATES = {"holds": "holds", "does not hold": "not", "undecided": "open"}
 
@@ -35,7 +35,7 @@ class Group:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Those of the topic that this group, and not its neighbour of the same type, is about."""
+        """Those of the topic that this group, and not its neighbor of the same type, is about."""
         first = self.entries[0].result
         if isinstance(first, CKA):
             pooled = first.how.get("analysis") == "cka-pooled"
@@ -48,7 +48,7 @@ class Group:
     def paper(self) -> tuple[str, str]:
         """Where and what, unless the result is of a type that the paper uses for another question."""
         first = self.entries[0].result
-        other = isinstance(first, ScaleSimilarity) and first.how.get("varied") != "data"
+        other = isinstance(first, BlockSimilarity) and first.how.get("varied") != "data"
         return ("", "") if other else (self.topic.where, self.topic.found)
 
     @property
@@ -103,7 +103,7 @@ def inline_svg(svg: str, name: str, alt: str) -> str:
 
 
 def plot(e: Effect) -> str:
-    """An interval as a small picture: the bound dashed, the claimed side shaded."""
+    """An interval as a small image: the bound dashed, the claimed side shaded."""
     ends = [x for x in (e.low, e.high, e.value, e.bound) if math.isfinite(x)]
     if not math.isfinite(e.value):
         return ""

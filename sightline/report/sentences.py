@@ -6,33 +6,33 @@ from typing import Any
 
 import numpy as np
 
-from sightline.analysis.attention import AttentionDistance
-from sightline.analysis.attribution import Attribution
-from sightline.analysis.cka import CKA
+from sightline.analysis.ablation import WhatIf
+from sightline.analysis.attention.distance import AttentionDistance
+from sightline.analysis.attention.head_attention import HeadAttention
+from sightline.analysis.attention.head_subsets import HeadSubsets
+from sightline.analysis.attention.rollout import AttentionMaps
+from sightline.analysis.biases import InductiveBias
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
-from sightline.analysis.faithful import ObjectMass
-from sightline.analysis.film import DepthFilm
-from sightline.analysis.gaze import Gaze
-from sightline.analysis.heads import HeadSubsets
-from sightline.analysis.localisation import Localisation
-from sightline.analysis.neighbours import NeighbourSimilarity
-from sightline.analysis.on_object import ObjectFocus
-from sightline.analysis.pooling_twins import PoolingTwins
-from sightline.analysis.prior import PriorReport
+from sightline.analysis.pca import FeaturePCA
 from sightline.analysis.probes import LayerProbes
-from sightline.analysis.receptive import ReceptiveField
-from sightline.analysis.residual import ResidualStudy
-from sightline.analysis.rollout import AttentionMaps
-from sightline.analysis.scale import ScaleSimilarity
-from sightline.analysis.what_if import WhatIf
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.analysis.residual import ResidualRatios
+from sightline.analysis.saliency.attribution import Attribution
+from sightline.analysis.saliency.faithfulness import ObjectMass
+from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.analysis.similarity.block_similarity import BlockSimilarity
+from sightline.analysis.similarity.cka import CKA
+from sightline.analysis.similarity.localization import Localization
+from sightline.analysis.similarity.neighbors import NeighborSimilarity
+from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.accuracy import Classification, TestSets
-from sightline.evals.curves import Probed
 from sightline.evals.dense import Correspondence
-from sightline.evals.episodes import Episodes
-from sightline.evals.fewshot import FewShot
+from sightline.evals.episodic import Episodes
+from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
-from sightline.evals.retrieval import Retrieval
-from sightline.evals.vtab import Vtab
+from sightline.evals.probing.by_layer import ProbeAccuracy
+from sightline.evals.reid import Retrieval
+from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result
 from sightline.training.run import Curves
 
@@ -102,7 +102,7 @@ def _attribution(r: Attribution) -> str:
 def _mass(r: ObjectMass) -> str:
     return (
         f"{percent(float(r.mass.mean()))} of the maps lie on the object, which covers {percent(float(r.area.mean()))} "
-        f"of the area; more than its share in {percent(float((r.mass > r.area).mean()))} of {len(r.mass)} pictures."
+        f"of the area; more than its share in {percent(float((r.mass > r.area).mean()))} of {len(r.mass)} images."
     )
 
 
@@ -112,7 +112,7 @@ def _focus(r: ObjectFocus) -> str:
     return f"On the object beyond its share of the area ({percent(float(r.area.mean()))}): {told}."
 
 
-def _twins(r: PoolingTwins) -> str:
+def _twins(r: PoolingComparison) -> str:
     half = max(1, len(r.by_block) // 2)
     return (
         f"The twins have CKA {np.nanmean(r.by_block[:half]):.2f} in the lower half and {r.by_block[-1]:.2f} in the "
@@ -121,20 +121,20 @@ def _twins(r: PoolingTwins) -> str:
     )
 
 
-def _gaze(r: Gaze) -> str:
+def _head_attention(r: HeadAttention) -> str:
     own = r.summary()["heads that look at the own patch most"]
     n, blocks, heads = r.attention.shape[:3]
     return (
-        f"{blocks} blocks of {heads} heads on {n} pictures; {percent(own)} of the heads look at their own patch most "
-        f"often, and the favourite patch gets {percent(float(r.peaks.mean()))} of the attention on average."
+        f"{blocks} blocks of {heads} heads on {n} images; {percent(own)} of the heads look at their own patch most "
+        f"often, and the favorite patch gets {percent(float(r.peaks.mean()))} of the attention on average."
     )
 
 
-def _film(r: DepthFilm) -> str:
+def _film(r: FeaturePCA) -> str:
     first, last = r.summary().values()
     way = "more" if last > first else "less"
     return (
-        f"The cells of one picture are {way} alike at the end (mean cosine {last:.2f}) than after the first block "
+        f"The cells of one image are {way} alike at the end (mean cosine {last:.2f}) than after the first block "
         f"({first:.2f}); the components shown hold {percent(float(r.explained.min()))} of the variance or more."
     )
 
@@ -143,11 +143,11 @@ def _receptive(r: ReceptiveField) -> str:
     width = r.maps.shape[2]
     return (
         f"Half of the mass lies within {r.radii[0, 0]:.0f} pixels in the first block and {r.radii[-1, 0]:.0f} in the "
-        f"last (picture: {width} wide); the own cell holds {percent(float(r.own[0]))} and {percent(float(r.own[-1]))}."
+        f"last (image: {width} wide); the own cell holds {percent(float(r.own[0]))} and {percent(float(r.own[-1]))}."
     )
 
 
-def _residual(r: ResidualStudy) -> str:
+def _residual(r: ResidualRatios) -> str:
     i = int(np.nanargmax(r.ratio))
     told = f"Skips carry {np.nanmedian(r.ratio):.1f} times what branches add (median), most at {r.names[i]}"
     if np.isfinite(r.class_token[0]).any():
@@ -158,7 +158,7 @@ def _residual(r: ResidualStudy) -> str:
     return told + "."
 
 
-def _localisation(r: Localisation) -> str:
+def _localization(r: Localization) -> str:
     s = r.summary()
     hit, own = s["tokens most like their own patch"], s.get("CKA with the own patch, mean", math.nan)
     others = s.get("CKA with other patches, mean", math.nan)
@@ -188,7 +188,7 @@ def _heads(r: HeadSubsets) -> str:
     )
 
 
-def _scale(r: ScaleSimilarity) -> str:
+def _scale(r: BlockSimilarity) -> str:
     rows = [row[np.isfinite(row)] for row in r.similarity]
     return (
         "; ".join(
@@ -215,16 +215,16 @@ def _positions(r: PositionSimilarity) -> str:
     )
 
 
-def _neighbours(r: NeighbourSimilarity) -> str:
+def _neighbors(r: NeighborSimilarity) -> str:
     return (
-        f"Neighbouring patches correlate by {r.by_distance[0, 1]:.2f}, the farthest by {r.by_distance[-1, 1]:.2f}, "
-        f"patches of other pictures by {r.across:.2f}."
+        f"Neighboring patches correlate by {r.by_distance[0, 1]:.2f}, the farthest by {r.by_distance[-1, 1]:.2f}, "
+        f"patches of other images by {r.across:.2f}."
     )
 
 
-def _priors(r: PriorReport) -> str:
+def _priors(r: InductiveBias) -> str:
     return (
-        f"{percent(r.locality_first)} of the first block's receptive field lie within an eighth of the picture, "
+        f"{percent(r.locality_first)} of the first block's receptive field lie within an eighth of the image, "
         f"{percent(r.locality_last)} of the last's; a shift by one cell leaves an equivariance error of "
         f"{r.equivariance:.2f}, mixing the patches changes the pooled features by {r.permutation_pooled:.2f}."
     )
@@ -236,7 +236,7 @@ def _fewshot(r: FewShot) -> str:
     return f"{', '.join(parts)}; chance is {100 / max(len(r.classes), 1):.1f} %."
 
 
-def _probed(r: Probed) -> str:
+def _probed(r: ProbeAccuracy) -> str:
     best = int(np.nanargmax(r.mean))
     return f"The best layer is {r.layers[best]} ({100 * r.mean[best]:.1f} %); the last has {100 * r.mean[-1]:.1f} %."
 
@@ -294,22 +294,22 @@ SENTENCES: dict[type[Result], Callable[[Any], str]] = {
     AttentionMaps: _maps,
     Attribution: _attribution,
     ObjectMass: _mass,
-    Gaze: _gaze,
+    HeadAttention: _head_attention,
     ObjectFocus: _focus,
-    PoolingTwins: _twins,
-    DepthFilm: _film,
+    PoolingComparison: _twins,
+    FeaturePCA: _film,
     ReceptiveField: _receptive,
-    ResidualStudy: _residual,
-    Localisation: _localisation,
+    ResidualRatios: _residual,
+    Localization: _localization,
     WhatIf: _what_if,
     HeadSubsets: _heads,
-    ScaleSimilarity: _scale,
+    BlockSimilarity: _scale,
     PatchFilters: _filters,
     PositionSimilarity: _positions,
-    NeighbourSimilarity: _neighbours,
-    PriorReport: _priors,
+    NeighborSimilarity: _neighbors,
+    InductiveBias: _priors,
     FewShot: _fewshot,
-    Probed: _probed,
+    ProbeAccuracy: _probed,
     LayerProbes: _layer_probes,
     Episodes: _episodes,
     Classification: _classification,
@@ -318,10 +318,10 @@ SENTENCES: dict[type[Result], Callable[[Any], str]] = {
     Correspondence: _correspondence,
     Curves: _curves,
     MultiLabel: lambda r: (
-        f"Top-1 is among the labels of {percent(r.top1)} of {r.scored} pictures; mAP {r.mean_average_precision:.2f}."
+        f"Top-1 is among the labels of {percent(r.top1)} of {r.scored} images; mAP {r.mean_average_precision:.2f}."
     ),
-    ReaL: lambda r: f"{100 * r.accuracy:.1f} % of {r.scored:,} pictures against reassessed labels.",
+    ReaL: lambda r: f"{100 * r.accuracy:.1f} % of {r.scored:,} images against reassessed labels.",
     Retrieval: lambda r: (
-        f"The first picture is right for {percent(float(r.cmc[0]))} of the queries; mAP {np.nanmean(r.precision):.2f}."
+        f"The first image is right for {percent(float(r.cmc[0]))} of the queries; mAP {np.nanmean(r.precision):.2f}."
     ),
 }

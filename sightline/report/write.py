@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from sightline.figures.draw import draw
-from sightline.figures.points import points
-from sightline.figures.style import styled
-from sightline.report.collect import Collected, Entry, Given, collect
+from sightline.report.collect import Collection, Entry, Given, collect
 from sightline.report.page import DAMAGED, Drawing, Page, guarded, said
 from sightline.report.sections import groups
 from sightline.spec import Result, atomic
 from sightline.studies.claims import verdicts
 from sightline.studies.verdict import Verdict
+from sightline.views.draw import draw
+from sightline.views.points import points
+from sightline.views.style import styled
 
 EMBEDDED = 400_000  # bytes of one download within the page
 log = logging.getLogger("sightline.report")
@@ -32,10 +32,10 @@ def write_report(
 
     `results`: results, names with results, files, or folders of `sl.look` and `sl.compare`. The page opens from disk,
     loads nothing, and depends on the results alone. What cannot be read is told on it. To stay below so many
-    `megabytes` it shows the attention of fewer pictures, and links to data beside it instead of holding it.
+    `megabytes` it shows the attention of fewer images, and links to data beside it instead of holding it.
 
     >>> import numpy as np, tempfile
-    >>> r = sl.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
+    >>> r = sl.analysis.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = sl.write_report([r], folder)
     ...     page.name, sorted(p.name for p in page.parent.iterdir())
@@ -57,7 +57,7 @@ def write_report(
     return _text(folder / "report.html", text)
 
 
-def _drawn(e: Entry, folder: Path, found: Collected) -> Drawing | None:
+def _drawn(e: Entry, folder: Path, found: Collection) -> Drawing | None:
     """The figure as .png with its title, and as .svg without, as the page shows it under a heading of its own.
 
     A result that cannot be drawn is told, the others go on.
@@ -91,7 +91,7 @@ def untitled(figure: Any, title: str) -> None:
 
 def _fitted(page: Page, limit: int) -> str:
     """The page with as many downloads in it as there is room for, the smallest first."""
-    page.gaze = min(page.gaze, limit // 5)
+    page.head_attention = min(page.head_attention, limit // 5)
     room = limit - len(page.render().encode())
     packed = {e.name: compact(e.result) for e in page.found.entries}
     for name, data in sorted(packed.items(), key=lambda item: len(item[1])):
@@ -141,7 +141,7 @@ def strict(value: Any) -> Any:
     return str(value)
 
 
-def plain(found: Collected, judged: list[Verdict], title: str) -> dict[str, Any]:
+def plain(found: Collection, judged: list[Verdict], title: str) -> dict[str, Any]:
     """Everything but the arrays."""
     rows = [
         {
@@ -162,7 +162,7 @@ def plain(found: Collected, judged: list[Verdict], title: str) -> dict[str, Any]
     return out
 
 
-def markdown(found: Collected, judged: list[Verdict], title: str) -> str:
+def markdown(found: Collection, judged: list[Verdict], title: str) -> str:
     """The page without its script: verdicts as a table, a figure and a sentence per result."""
     lines = [f"# {_cell(title)}", ""]
     if judged:

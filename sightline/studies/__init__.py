@@ -1,1 +1,5 @@
-"""The papers as claims, and what saved results say of them."""
+"""The papers' claims, and what results say of them."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.cka import CKA
+from sightline.analysis.similarity.cka import CKA
 from sightline.evals.interval import t95
 from sightline.studies.evidence import Evidence, Model
 from sightline.studies.verdict import around, mean_of
@@ -17,7 +17,7 @@ LINEAR, PAPER = 0.25, 0.125  # mean depth in the ViT that a CNN's lower half mat
 def spread(r: CKA) -> NDArray[np.float64]:
     """Standard deviation of each cell over repeats; NaN with one repeat.
 
-    Repeats share pictures, so what counts is how far single ones differ, not how well their mean is known.
+    Repeats share images, so what counts is how far single ones differ, not how well their mean is known.
     """
     n = int(r.how.get("repeats", 1))
     return np.full(r.band.shape, np.nan) if n < 2 else np.asarray(r.band * n**0.5 / t95(n - 1))

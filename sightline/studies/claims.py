@@ -59,7 +59,7 @@ CLAIMS = (
         f"{V}, figure 6",
         "Attention rolled out over all layers lies on what matters for the class.",
         vit_claims.rollout_focus,
-        "object-focus of scenes, or sl.object_mass",
+        "object-focus of scenes, or sl.analysis.object_mass",
     ),
     Claim("B4", f"{B}, figure 4", "More shots give more accuracy.", vit_claims.shots, "sl.fewshot", 3),
     Claim(
@@ -112,7 +112,7 @@ CLAIMS = (
         f"{R}, figures C.1 to C.4",
         "Behind the addition the own patch dominates a ViT's receptive field at all depths, before it much less; a "
         "ResNet shows no such difference.",
-        raghu_claims.centre_patch,
+        raghu_claims.center_patch,
         "receptive-field and receptive-field-before",
     ),
     Claim(
@@ -135,7 +135,7 @@ CLAIMS = (
         f"{R}, figure 9",
         "At the end most interior tokens of a ViT with a class token still know their own place best.",
         raghu_claims.own_place,
-        "localisation",
+        "localization",
     ),
     Claim("C15", f"{R}, figure 9", "A ResNet's last map knows places less well.", raghu_claims.own_place_of_both, TWO),
     Claim(
@@ -143,14 +143,14 @@ CLAIMS = (
         f"{R}, figure 10",
         "Trained with average pooling, a ViT loses the places.",
         raghu_claims.own_place_by_pool,
-        "localisation of a CLS and a GAP model",
+        "localization of a CLS and a GAP model",
     ),
     Claim(
         "C17",
         f"{R}, figure 11a",
         "Single tokens at the top say little of the class after CLS training, and much after GAP training.",
         probe_claims.tokens_by_pool,
-        "sl.token_probes of a CLS and a GAP model",
+        "sl.analysis.token_probes of a CLS and a GAP model",
         3,
     ),
     Claim(
@@ -174,7 +174,7 @@ CLAIMS = (
         f"{R}, figure 12",
         "With less data the lower blocks stay as they are, the upper ones change.",
         raghu_claims.data_scale,
-        'sl.scale_similarity with how["varied"] = "data"',
+        'sl.analysis.block_similarity with how["varied"] = "data"',
         3,
     ),
     Claim(
@@ -195,7 +195,8 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
     if one lies wholly on the other side; all else, and too few seeds, is undecided. Bounds are ours, not the papers'.
 
     >>> import numpy as np
-    >>> r = sl.FewShot(title="", caption="", shots=(1, 5), seeds=(0, 1, 2), classes=("a", "b"), l2=np.ones((2, 3)),
+    >>> r = sl.evals.FewShot(title="", caption="", shots=(1, 5), seeds=(0, 1, 2), classes=("a", "b"),
+    ...     l2=np.ones((2, 3)),
     ...                accuracy=np.array([[0.5, 0.52, 0.48], [0.8, 0.83, 0.79]]), per_class=np.ones((2, 2)))
     >>> [(v.claim, v.state) for v in sl.verdicts([r])]
     [('B4', 'holds')]

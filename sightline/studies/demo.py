@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from sightline.analysis.catalogue import COMPARE, kind
-from sightline.analysis.look import compare, look
-from sightline.analysis.subject import subject
+from sightline.analysis.catalog import COMPARE, kind
+from sightline.analysis.inspection import compare, look
 from sightline.data.arrays import Arrays
-from sightline.data.dataset import Dataset
+from sightline.data.datasets import Dataset
 from sightline.data.source import dataset
 from sightline.evals.accuracy import Classification, evaluate
-from sightline.evals.extract import extract
-from sightline.evals.fewshot import fewshot
-from sightline.models.build import Model, build
-from sightline.models.cost import cost
+from sightline.evals.extraction import extract
+from sightline.evals.few_shot import fewshot
+from sightline.models.construct import Model, build
+from sightline.models.costs import cost
+from sightline.observe.model import observe
 from sightline.spec import Result
-from sightline.training.fit import fit
 from sightline.training.laptop import laptop_bit, laptop_vit
+from sightline.training.loop import fit
 from sightline.training.recipe import Recipe
 from sightline.training.run import Run
-from sightline.weights.load import load
+from sightline.weights.loading import load
 
 SIZE, HIGH, BATCH = 32, 48, 128
 STEPS = 50  # of each model, per minute of the demo: about half of its time on two cores
@@ -48,7 +48,7 @@ class Step:
 class Demo:
     """Everything in a folder; whatever is there already is not done again.
 
-    >>> list(sl.Demo(out="demo", minutes=10).models)
+    >>> list(sl.studies.Demo(out="demo", minutes=10).models)
     ['ViT', 'ViT-GAP', 'BiT', 'hybrid']
     """
 
@@ -71,12 +71,12 @@ class Demo:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of each model."""
+        """Optimizer steps of each model."""
         return max(2, round(STEPS * self.minutes))
 
     def run(self, say: Callable[[str], None] = print) -> Iterator[Step]:
         """Do it, step by step; `say` hears what comes next."""
-        train, test = self.pictures("train"), self.pictures("test")
+        train, test = self.images("train"), self.images("test")
         trained: dict[str, Model] = {}
         for name in self.models:
             say(f"{name}: training {MODELS[name][0]} for {self.steps} steps of {BATCH}")
@@ -87,7 +87,7 @@ class Demo:
         yield self.tuned()
         n = max(16, min(256, round(12.8 * self.minutes)))
         for name, model in trained.items():
-            say(f"{name}: looking at it, every analysis that applies, {n} pictures")
+            say(f"{name}: looking at it, every analysis that applies, {n} images")
             place = self.path / "look" / name
             rows = look(model, test, place, n=n, seed=self.seed, name=name)
             yield Step(f"look at {name}", tuple(place / r.path for r in rows if r.path))
@@ -104,9 +104,9 @@ class Demo:
         first, *others = self.models
         return [(first, other) for other in others]
 
-    def pictures(self, split: str, size: int = SIZE) -> Dataset:
+    def images(self, split: str, size: int = SIZE) -> Dataset:
         """Scenes drawn once and kept in memory for training; what has masks stays what it is for looking. Of other data
-        a thousand test pictures per minute, so that a short demo stays short."""
+        a thousand test images per minute, so that a short demo stays short."""
         if not self.data.startswith("scenes/"):
             whole, most = dataset(self.data, split=split), max(500, round(1000 * self.minutes))
             return whole if split == "train" or len(whole) <= most else whole.sample(most, seed=self.seed)
@@ -142,7 +142,7 @@ class Demo:
     def tuned(self) -> Step:
         """Fine-tuned at a higher resolution with the position embeddings resampled, against none of it (V6)."""
         name = self.models[0]
-        train, test = self.pictures("train", HIGH), self.pictures("test", HIGH)
+        train, test = self.images("train", HIGH), self.images("test", HIGH)
         part, val = train.split(0.95, seed=self.seed)
         recipe = replace(self.recipe(name), steps=max(2, self.steps // 5), lr=2e-4, size=HIGH)
         high = load(self.path / "runs" / name, size=HIGH)
@@ -155,7 +155,7 @@ class Demo:
 
 def in_memory(data: Dataset) -> Arrays:
     """Drawn once, used often."""
-    pixels = np.asarray(data.pictures(np.arange(len(data))))
+    pixels = np.asarray(data.images(np.arange(len(data))))
     return Arrays(pixels, data.labels, classes=data.classes, name=data.name)
 
 
@@ -164,7 +164,7 @@ def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
     if path.exists():
         return Result.load(path)
     made = make()
-    about = [{"name": name, "kind": kind(subject(model)), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
+    about = [{"name": name, "kind": kind(observe(model)), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
     made = replace(made, how={**made.how, "models": about})
     made.save(path)
     return made

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.analysis.probes import LayerProbes
-from sightline.evals.curves import Probed
+from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.studies.evidence import Evidence
 from sightline.studies.verdict import Effect, around, mean_of
 from sightline.studies.vit_claims import Judged
@@ -57,7 +57,7 @@ def _apart(e: Effect) -> Effect:
 def tokens_by_pool(e: Evidence) -> Iterator[Judged]:
     for a in e.of("vit", pool="cls"):
         for b in e.of("vit", pool="gap"):
-            x, y = a.get(Probed), b.get(Probed)
+            x, y = a.get(ProbeAccuracy), b.get(ProbeAccuracy)
             if x is None or y is None or x.per_token is None or y.per_token is None:
                 continue
             tops = [r.map(r.layers[-1]).ravel() for r in (x, y)]

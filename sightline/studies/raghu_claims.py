@@ -1,4 +1,4 @@
-"""Claims of Raghu et al. (C) about attention, receptive fields, skips, localisation and probes."""
+"""Claims of Raghu et al. (C) about attention, receptive fields, skips, localization and probes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.attention import AttentionDistance
-from sightline.analysis.heads import HeadSubsets
-from sightline.analysis.localisation import Localisation
-from sightline.analysis.receptive import ReceptiveField
-from sightline.analysis.residual import ResidualStudy
-from sightline.analysis.scale import ScaleSimilarity
+from sightline.analysis.attention.distance import AttentionDistance
+from sightline.analysis.attention.head_subsets import HeadSubsets
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.analysis.residual import ResidualRatios
+from sightline.analysis.similarity.block_similarity import BlockSimilarity
+from sightline.analysis.similarity.localization import Localization
 from sightline.studies.evidence import Evidence
 from sightline.studies.verdict import Effect, around, mean_of, share_of
 from sightline.studies.vit_claims import FAR, NEAR, Judged, extreme, head_effect
 
-ENOUGH = 1000  # pictures from which on the CKA of a single token with a patch is worth its name; ours
+ENOUGH = 1000  # images from which on the CKA of a single token with a patch is worth its name; ours
 
 
 def low_and_high_heads(e: Evidence) -> Iterator[Judged]:
@@ -53,7 +53,7 @@ def subsets(e: Evidence) -> Iterator[Judged]:
 
 
 def _radius(r: ReceptiveField) -> tuple[float, float]:
-    """Radius of half the mass in the first block as a fraction of the picture's width, and its error."""
+    """Radius of half the mass in the first block as a fraction of the image's width, and its error."""
     width = r.maps.shape[2]
     error = np.nan if r.radii_error is None else r.radii_error[0, 0]
     return float(r.radii[0, 0] / width), float(error / width)
@@ -66,35 +66,35 @@ def receptive(e: Evidence) -> Iterator[Judged]:
             continue
         (x, ex), (y, ey) = _radius(a), _radius(b)
         effect = around(
-            "radius of half the mass in the first block, ViT minus CNN", x - y, 2 * float(np.hypot(ex, ey)), "pictures"
+            "radius of half the mass in the first block, ViT minus CNN", x - y, 2 * float(np.hypot(ex, ey)), "images"
         )
-        yield (vit.name, cnn.name), [effect], 1, "in picture widths; how it grows with depth is not judged"
+        yield (vit.name, cnn.name), [effect], 1, "in image widths; how it grows with depth is not judged"
 
 
-def _centre(r: ReceptiveField, before: ReceptiveField) -> tuple[float, float]:
+def _center(r: ReceptiveField, before: ReceptiveField) -> tuple[float, float]:
     """Own cell's mass behind the addition minus before it, mean over blocks, and its error."""
     count = min(len(r.own), len(before.own))
     errors = [np.nan if x.own_error is None else float(np.mean(x.own_error[:count])) for x in (r, before)]
     return float(np.mean(r.own[:count]) - np.mean(before.own[:count])), float(np.hypot(errors[0], errors[1]))
 
 
-def centre_patch(e: Evidence) -> Iterator[Judged]:
+def center_patch(e: Evidence) -> Iterator[Judged]:
     for m in e.of("vit", ""):
         after, before = m.get(ReceptiveField, side="after"), m.get(ReceptiveField, side="before")
         if after is None or before is None:
             continue
-        gap, error = _centre(after, before)
-        effects = [around("mass on the own patch, behind minus before the addition", gap, 2 * error, "pictures")]
+        gap, error = _center(after, before)
+        effects = [around("mass on the own patch, behind minus before the addition", gap, 2 * error, "images")]
         effects += _stands_out(after, m.get(AttentionDistance))
         names: tuple[str, ...] = (m.name,)
         for cnn in e.of("cnn"):
             other = cnn.get(ReceptiveField, side="after"), cnn.get(ReceptiveField, side="before")
             if other[0] is None or other[1] is None:
                 continue
-            theirs, their_error = _centre(other[0], other[1])
+            theirs, their_error = _center(other[0], other[1])
             names += (cnn.name,)
             half = 2 * float(np.hypot(error, their_error))
-            effects.append(around("that difference, ViT minus CNN", gap - theirs, half, "pictures"))
+            effects.append(around("that difference, ViT minus CNN", gap - theirs, half, "images"))
         yield names, effects, 1, ""
 
 
@@ -105,7 +105,7 @@ def _stands_out(after: ReceptiveField, distance: AttentionDistance | None) -> li
     worst = int(np.argmin(after.own))
     cells = distance.grid[0] * distance.grid[1]
     what = "own patch's mass over its area, at the depth where it is least"
-    return [around(what, after.own[worst] * cells, 2 * after.own_error[worst] * cells, "pictures", bound=10)]
+    return [around(what, after.own[worst] * cells, 2 * after.own_error[worst] * cells, "images", bound=10)]
 
 
 def _halves(x: NDArray) -> tuple[NDArray, NDArray]:
@@ -115,7 +115,7 @@ def _halves(x: NDArray) -> tuple[NDArray, NDArray]:
 
 def class_token_skips(e: Evidence) -> Iterator[Judged]:
     for m in e.of("vit", "hybrid", ""):
-        r = m.get(ResidualStudy)
+        r = m.get(ResidualRatios)
         if r is None or not np.isfinite(r.class_token[0]).any():
             continue
         low, high = _halves(r.class_minus_patches())
@@ -132,7 +132,7 @@ def class_token_skips(e: Evidence) -> Iterator[Judged]:
 
 def skips_of_both(e: Evidence) -> Iterator[Judged]:
     for vit, cnn in e.couples("vit", "cnn"):
-        a, b = vit.get(ResidualStudy), cnn.get(ResidualStudy)
+        a, b = vit.get(ResidualRatios), cnn.get(ResidualRatios)
         if a is None or b is None:
             continue
         at = np.linspace(0, 1, 12)
@@ -151,7 +151,7 @@ def skips_of_both(e: Evidence) -> Iterator[Judged]:
 
 def late_class_token(e: Evidence) -> Iterator[Judged]:
     for m in e.of("vit", ""):
-        r = m.get(ResidualStudy)
+        r = m.get(ResidualRatios)
         if r is None or not np.isfinite(r.class_token[0]).any():
             continue
         rows = {kind: r.of(kind) for kind in ("attention", "mlp")}
@@ -172,7 +172,7 @@ def late_class_token(e: Evidence) -> Iterator[Judged]:
         )
 
 
-def hits(r: Localisation, *, inside: bool = True) -> NDArray[np.bool_]:
+def hits(r: Localization, *, inside: bool = True) -> NDArray[np.bool_]:
     """Which tokens are most like their own patch; those in the interior alone."""
     flat = r.maps.reshape(len(r.maps), -1)
     own = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
@@ -183,8 +183,8 @@ def hits(r: Localisation, *, inside: bool = True) -> NDArray[np.bool_]:
     return np.asarray(own[mask.ravel()])
 
 
-def places(r: Localisation) -> Effect:
-    """The share of hits. Few pictures hide places behind noise and show none that are not there: up, it is open."""
+def places(r: Localization) -> Effect:
+    """The share of hits. Few images hide places behind noise and show none that are not there: up, it is open."""
     found = share_of("interior tokens most like their own patch", hits(r), "tokens", bound=0.5)
     return replace(found, high=1.0) if int(r.how.get("n", 0)) < ENOUGH else found
 
@@ -196,21 +196,21 @@ def apart(what: str, a: Effect, b: Effect) -> Effect:
     return Effect(what=what, value=value, low=float(value - down), high=float(value + up), over="tokens")
 
 
-def _noted(*results: Localisation) -> str:
+def _noted(*results: Localization) -> str:
     few = min(int(r.how.get("n", 0)) for r in results)
-    return f"{few:,} pictures" + (f"; {ENOUGH:,} are needed to say that a place is lost" if few < ENOUGH else "")
+    return f"{few:,} images" + (f"; {ENOUGH:,} are needed to say that a place is lost" if few < ENOUGH else "")
 
 
 def own_place(e: Evidence) -> Iterator[Judged]:
     for m in e.of("vit", pool="cls"):
-        r = m.get(Localisation)
+        r = m.get(Localization)
         if r is not None:
             yield (m.name,), [places(r)], 1, _noted(r)
 
 
 def own_place_of_both(e: Evidence) -> Iterator[Judged]:
     for vit, cnn in e.couples("vit", "cnn"):
-        a, b = vit.get(Localisation), cnn.get(Localisation)
+        a, b = vit.get(Localization), cnn.get(Localization)
         if a is not None and b is not None and vit.pool == "cls":
             what = "tokens most like their own patch, ViT minus CNN"
             yield (vit.name, cnn.name), [apart(what, places(a), places(b))], 1, _noted(a, b)
@@ -219,7 +219,7 @@ def own_place_of_both(e: Evidence) -> Iterator[Judged]:
 def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
     for a in e.of("vit", pool="cls"):
         for b in e.of("vit", pool="gap"):
-            x, y = a.get(Localisation), b.get(Localisation)
+            x, y = a.get(Localization), b.get(Localization)
             if x is not None and y is not None:
                 what = "tokens most like their own patch, CLS minus GAP"
                 yield (a.name, b.name), [apart(what, places(x), places(y))], 1, _noted(x, y)
@@ -227,7 +227,7 @@ def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
 
 def data_scale(e: Evidence) -> Iterator[Judged]:
     """Only of results that say that the data varied: `how["varied"] == "data"`."""
-    for r in e.all(ScaleSimilarity):
+    for r in e.all(BlockSimilarity):
         if r.how.get("varied") != "data":
             continue
         for name, row in zip(r.models, r.similarity):

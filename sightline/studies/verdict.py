@@ -17,12 +17,12 @@ State = Literal["holds", "does not hold", "undecided"]
 class Effect:
     """One measured quantity, its 95 % interval, and the bound it must lie above (or below) for the claim.
 
-    `over` says what the interval is over: pictures, repeats, heads, blocks, tokens, draws; "exact" where nothing was
+    `over` says what the interval is over: images, repeats, heads, blocks, tokens, draws; "exact" where nothing was
     drawn, because the quantity is read off the weights.
 
-    >>> sl.Effect(what="gain", value=0.3, low=0.1, high=0.5).state
+    >>> sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5).state
     'holds'
-    >>> sl.Effect(what="gain", value=0.3, low=-0.1, high=0.7).state
+    >>> sl.studies.Effect(what="gain", value=0.3, low=-0.1, high=0.7).state
     'undecided'
     """
 
@@ -32,7 +32,7 @@ class Effect:
     high: float
     bound: float = 0.0
     side: Literal["above", "below"] = "above"
-    over: str = "pictures"
+    over: str = "images"
 
     @property
     def state(self) -> State:
@@ -58,8 +58,9 @@ class Effect:
 class Verdict:
     """What saved results say of one claim of a paper, about these models.
 
-    >>> e = sl.Effect(what="gain", value=0.3, low=0.1, high=0.5)
-    >>> sl.Verdict(claim="V0", source="nowhere", statement="It gains.", models=("a",), effects=(e,), seeds=1).state
+    >>> e = sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5)
+    >>> sl.studies.Verdict(claim="V0", source="nowhere", statement="It gains.", models=("a",), effects=(e,),
+    ...     seeds=1).state
     'holds'
     """
 
@@ -68,7 +69,7 @@ class Verdict:
     statement: str  # the paper's claim in our words
     models: tuple[str, ...]
     effects: tuple[Effect, ...]
-    seeds: int  # trained models, or draws of training pictures, behind each effect
+    seeds: int  # trained models, or draws of training images, behind each effect
     needs: int = 1  # so many are needed to decide
     note: str = ""
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from sightline.analysis.attention import AttentionDistance
+from sightline.analysis.attention.distance import AttentionDistance
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
-from sightline.analysis.faithful import ObjectMass
-from sightline.analysis.on_object import ObjectFocus
-from sightline.evals.episodes import Episodes
-from sightline.evals.fewshot import FewShot
+from sightline.analysis.saliency.faithfulness import ObjectMass
+from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.evals.episodic import Episodes
+from sightline.evals.few_shot import FewShot
 from sightline.studies.evidence import Evidence
 from sightline.studies.verdict import Effect, around, exact, mean_of, share_difference, share_of
 
@@ -36,7 +36,7 @@ def positions(e: Evidence) -> Iterator[Judged]:
 def head_effect(what: str, r: AttentionDistance, place: tuple[int, int], bound: float, side: Any) -> Effect:
     """The distance of one head as a fraction of uniform attention's."""
     value, error = r.pixels[place] / r.uniform, r.error[place] / r.uniform
-    return around(what, value, 1.96 * error, "pictures", bound=bound, side=side)
+    return around(what, value, 1.96 * error, "images", bound=bound, side=side)
 
 
 def extreme(r: AttentionDistance, rows: range, pick: str) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def distances(e: Evidence) -> Iterator[Judged]:
             [
                 head_effect("nearest head of the lowest block", r, extreme(r, first, "nearest"), NEAR, "below"),
                 head_effect("farthest head of the lowest block", r, extreme(r, first, "farthest"), FAR, "above"),
-                around("rise from lower to upper half", rise, 1.96 * error, "pictures"),
+                around("rise from lower to upper half", rise, 1.96 * error, "images"),
                 share_of(
                     "heads of the upper half that are global", r.pixels[half:] > FAR * r.uniform, "heads", bound=0.5
                 ),
@@ -99,7 +99,7 @@ def filters(e: Evidence) -> Iterator[Judged]:
 def object_focus(e: Evidence) -> Iterator[Judged]:
     for r in e.all(ObjectMass):
         names = tuple(str(m["name"]) for m in r.how.get("models") or ())
-        yield names, [mean_of("mass on the object minus its area", r.mass - r.area, "pictures")], 1, ""
+        yield names, [mean_of("mass on the object minus its area", r.mass - r.area, "images")], 1, ""
 
 
 def rollout_focus(e: Evidence) -> Iterator[Judged]:
@@ -108,7 +108,7 @@ def rollout_focus(e: Evidence) -> Iterator[Judged]:
         names = tuple(str(m["name"]) for m in r.how.get("models") or ())
         if "rollout" in r.methods:
             more = (r.mass - r.area)[r.methods.index("rollout")]
-            yield names, [mean_of("rollout: mass on the object minus its area", more, "pictures")], 1, ""
+            yield names, [mean_of("rollout: mass on the object minus its area", more, "images")], 1, ""
 
 
 def _names(r: FewShot | Episodes) -> tuple[str, ...]:

@@ -1,1 +1,5 @@
-"""Training and transfer: recipes, the loop, the run folder, one machine or many."""
+"""Recipes, and what runs them."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

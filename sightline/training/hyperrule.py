@@ -1,13 +1,13 @@
-"""The BiT-HyperRule (Kolesnikov et al. 2019, section 3.3): settings from the size of the data and of its pictures."""
+"""The BiT-HyperRule (Kolesnikov et al. 2019, section 3.3): settings from the size of the data and of its images."""
 
 from typing import Literal
 
-from sightline.data.augment import Augment
+from sightline.data.augment.augment import Augment
 from sightline.training.recipe import Recipe
 from sightline.training.schedule import rate
 
 Form = Literal["paper", "released"]
-SMALL, LARGE = 20_000, 500_000  # pictures: below the first a small task, from the second on a large one
+SMALL, LARGE = 20_000, 500_000  # images: below the first a small task, from the second on a large one
 FEW_PIXELS = 96 * 96
 
 # warm-up, three falls, end (big_transfer, bit_hyperrule.py)
@@ -23,17 +23,17 @@ def bit_hyperrule(
     flip: bool = True,
     crop: bool = True,
 ) -> Recipe:
-    """BiT-HyperRule: SGD 0.9, rate 0.003, batch 512, no decay, mixup 0.1 from 20,000 pictures on, zero head.
+    """BiT-HyperRule: SGD 0.9, rate 0.003, batch 512, no decay, mixup 0.1 from 20,000 images on, zero head.
 
         sightline tune cifar10 --model bit-r50x1.i21k --recipe bit_hyperrule
 
     Expected: CIFAR-10 97.4 %, CIFAR-100 86.6 % with BiT-M R50x1 (README of the released code, median of 5).
     `form="paper"` falls at 30, 60 and 90 % and cuts 384 of 448 px, or 480 of 512 for the `largest` model (R152x4);
-    `form="released"` is the published code: small tasks fall at 40, 60 and 80 %, and large pictures are always 480 of
+    `form="released"` is the published code: small tasks fall at 40, 60 and 80 %, and large images are always 480 of
     512. The paper names no warm-up; both forms take the code's. `flip` and `crop` are off where a mirror image or a
     part has another label (appendix F). A data set smaller than the batch is repeated within it.
 
-    >>> r = sl.bit_hyperrule(50_000, 32 * 32)
+    >>> r = sl.training.bit_hyperrule(50_000, 32 * 32)
     >>> r.steps, r.milestones, r.size, r.augment.mixup
     (10000, (3000, 6000, 9000), 128, 0.1)
     """
@@ -60,12 +60,12 @@ def bit_hyperrule(
 
 
 def bit_hyperrule_sizes(image_area: int, *, form: Form = "paper", largest: bool = False) -> tuple[int, int]:
-    """To what size BiT resizes a picture of so many pixels, and what part of that it trains on. It tests on whole
-    pictures at the second size.
+    """To what size BiT resizes an image of so many pixels, and what part of that it trains on. It tests on whole
+    images at the second size.
 
-    >>> sl.bit_hyperrule_sizes(95 * 96), sl.bit_hyperrule_sizes(96 * 96)
+    >>> sl.training.bit_hyperrule_sizes(95 * 96), sl.training.bit_hyperrule_sizes(96 * 96)
     ((160, 128), (448, 384))
-    >>> sl.bit_hyperrule_sizes(96 * 96, form="released")
+    >>> sl.training.bit_hyperrule_sizes(96 * 96, form="released")
     (512, 480)
     """
     if image_area < FEW_PIXELS:
@@ -76,7 +76,7 @@ def bit_hyperrule_sizes(image_area: int, *, form: Form = "paper", largest: bool 
 def bit_hyperrule_lr(step: int, num_images: int, *, lr: float = 0.003, form: Form = "released") -> float | None:
     """The rule's learning rate at a step counted from 0, None where training has ended, as the released code says it.
 
-    >>> [sl.bit_hyperrule_lr(step, 19_999) for step in (0, 50, 100, 500)]
+    >>> [sl.training.bit_hyperrule_lr(step, 19_999) for step in (0, 50, 100, 500)]
     [0.0, 0.0015, 0.003, None]
     """
     recipe = bit_hyperrule(num_images, 1, form=form)
@@ -93,7 +93,7 @@ def _task_size(num_images: int) -> int:
 def _check(num_images: int, image_area: int, form: str) -> None:
     if num_images < 1 or image_area < 1:
         raise ValueError(
-            f"bit_hyperrule takes the number of training pictures and the area of one; got {num_images}, {image_area}."
+            f"bit_hyperrule takes the number of training images and the area of one; got {num_images}, {image_area}."
         )
     if form not in ("paper", "released"):
         raise ValueError(f"form={form!r}: expected paper or released.")

@@ -1,7 +1,7 @@
 """Recipes of our own that train the small models well on two cores."""
 
-from sightline.data.augment import Augment
-from sightline.data.suites import suite
+from sightline.data.augment.augment import Augment
+from sightline.data.named.suites import suite
 from sightline.training.recipe import Recipe
 
 # meant for about half an hour on two cores with the micro models; docs/log.md says what was measured
@@ -14,7 +14,7 @@ def laptop_vit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
 
         sightline train cifar10 --model vit-micro4 --recipe laptop_vit
 
-    AdamW 2e-3, batch 128, decay 0.05, warm-up of a tenth, cosine, label smoothing 0.1, clip 1; pictures moved by up to
+    AdamW 2e-3, batch 128, decay 0.05, warm-up of a tenth, cosine, label smoothing 0.1, clip 1; images moved by up to
     an eighth, mirrored where the mirror image has the same label. For long trainings try stronger
     changes: --set augment.mixup=0.2 --set augment.randaugment=2,5. Measured on CIFAR-10: 72.6 % after 24 epochs of
     --with pool=gap --set "sizes=((0,16),(0.4,24),(0.75,32))", about 40 minutes of one core.
@@ -32,7 +32,7 @@ def laptop_vit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
         weight_decay=0.05,
         smoothing=0.1,
         clip=1.0,
-        augment=small_pictures(data),
+        augment=small_images(data),
     )
 
 
@@ -41,7 +41,7 @@ def laptop_bit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
 
         sightline train cifar10 --model bit-nano --recipe laptop_bit
 
-    SGD 0.9 at 0.1 for batch 128, L2 decay 5e-4 on kernels, warm-up of a tenth, cosine, label smoothing 0.1; pictures
+    SGD 0.9 at 0.1 for batch 128, L2 decay 5e-4 on kernels, warm-up of a tenth, cosine, label smoothing 0.1; images
     moved by up to an eighth, mirrored where the mirror image has the same label. Measured on CIFAR-10: 63.8 % after 3
     epochs, 81.6 % after 16, 17 minutes of one core, both from 16 to 32 px.
 
@@ -58,7 +58,7 @@ def laptop_bit(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
         weight_decay=5e-4,
         smoothing=0.1,
         clip=1.0,
-        augment=small_pictures(data),
+        augment=small_images(data),
     )
 
 
@@ -68,13 +68,13 @@ def laptop_masked(data: str = "cifar10", *, epochs: float | None = None) -> Reci
         sightline train cifar10 --model vit-micro4 --recipe laptop_masked --out runs/masked
         sightline tune cifar10 --model runs/masked --recipe laptop_vit
 
-    The paper's corruption and its 4 x 4 colours; --set target=colour, their mean, takes less than half the time.
+    The paper's corruption and its 4 x 4 colors; --set target=color, their mean, takes less than half the time.
     Measured with it on CIFAR-10 at 24 px, vit-nano4: 10 epochs, 10 minutes of one core; then 4,900 labels and 30 epochs
     give 54.7 %, without it 49.6 %.
 
     >>> r = sl.recipes.laptop_masked()
     >>> r.task, r.target, r.corrupt
-    ('masked', 'colour-4x4', 0.5)
+    ('masked', 'color-4x4', 0.5)
     """
     return Recipe(
         name="laptop_masked",
@@ -85,8 +85,8 @@ def laptop_masked(data: str = "cifar10", *, epochs: float | None = None) -> Reci
         warmup=0.1,
         weight_decay=0.05,
         clip=1.0,
-        target="colour-4x4",
-        augment=small_pictures(data),
+        target="color-4x4",
+        augment=small_images(data),
     )
 
 
@@ -94,7 +94,7 @@ def _epochs(data: str, epochs: float | None) -> float:
     return epochs if epochs is not None else EPOCHS.get(data, 20)
 
 
-def small_pictures(data: str) -> Augment:
+def small_images(data: str) -> Augment:
     """Moves and mirror images, where they keep the label; crops of a few percent would leave nothing of 32 px."""
     tasks = {task.source: task for task in (*suite("vtab"), *suite("scenes-vtab"))}
     task = tasks.get(data)

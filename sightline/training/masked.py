@@ -1,6 +1,6 @@
 """Learning without labels: masked patch prediction (Dosovitskiy et al. 2020, B.1.2) and masked autoencoders.
 
-Every choice comes row by row from `Draws`, never from torch's random stream: a picture's masks depend on its number in
+Every choice comes row by row from `Draws`, never from torch's random stream: an image's masks depend on its number in
 the global batch alone, not on how the batch was split over devices and micro-batches.
 """
 
@@ -17,22 +17,22 @@ from torch import Tensor, nn
 from sightline.data.draws import Draws, Ints
 from sightline.models import checks
 from sightline.models.hybrid import Hybrid
-from sightline.models.initialise import xavier_uniform_
+from sightline.models.initialize import xavier_uniform_
 from sightline.models.layers import Attention, Mlp
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 
-Target = Literal["colour", "colour-4x4", "pixels"]
+Target = Literal["color", "color-4x4", "pixels"]
 MASKED, REPLACED = 0.8, 0.1  # of the corrupted patches; the rest stays as it is (B.1.2)
-LEVELS = 8  # of each colour: 3 bits, so 512 colours (B.1.2)
+LEVELS = 8  # of each color: 3 bits, so 512 colors (B.1.2)
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """What happens to the patches of each picture, as numbers of patches; every row has equally many of each."""
+    """What happens to the patches of each image, as numbers of patches; every row has equally many of each."""
 
     masked: Ints  # (b, m): the mask token takes their place
-    replaced: Ints  # (b, r): another patch of the picture does,
+    replaced: Ints  # (b, r): another patch of the image does,
     by: Ints  # (b, r): this one
     unchanged: Ints  # (b, u): foretold all the same
 
@@ -43,7 +43,7 @@ class Corruption:
 
 
 def corruption(patches: int, share: float, draws: Draws) -> Corruption:
-    """round(share x patches) patches of each picture: 80 % masked, 10 % replaced, 10 % unchanged (B.1.2).
+    """round(share x patches) patches of each image: 80 % masked, 10 % replaced, 10 % unchanged (B.1.2).
 
     >>> c = corruption(64, 0.5, Draws(0, np.arange(2)))
     >>> c.masked.shape, c.replaced.shape, c.unchanged.shape
@@ -63,7 +63,7 @@ def corruption(patches: int, share: float, draws: Draws) -> Corruption:
 
 
 def shuffled_patches(patches: int, draws: Draws) -> Ints:
-    """The patches of each picture in an order of its own, (b, n)."""
+    """The patches of each image in an order of its own, (b, n)."""
     return np.argsort(draws.many("patch order", patches), axis=1, kind="stable")
 
 
@@ -72,10 +72,10 @@ def patch_pixels(images: Float[Tensor, "b c y x"], grid: tuple[int, int]) -> Flo
     return rearrange(images, "b c (y p) (x q) -> b (y x) c p q", y=grid[0], x=grid[1])
 
 
-def colour_classes(pixels: Float[Tensor, "... 3 p q"], parts: int = 1) -> Int[Tensor, "... s"]:
-    """Mean colour of each of parts x parts pieces of a patch, 3 bits a channel: s numbers of 0 .. 511, red first.
+def color_classes(pixels: Float[Tensor, "... 3 p q"], parts: int = 1) -> Int[Tensor, "... s"]:
+    """Mean color of each of parts x parts pieces of a patch, 3 bits a channel: s numbers of 0 .. 511, red first.
 
-    Pixels lie between 0 and 1; what normalising and back left outside counts as the nearest level.
+    Pixels lie between 0 and 1; what normalizing and back left outside counts as the nearest level.
     """
     means = F.adaptive_avg_pool2d(pixels.flatten(0, -4), parts)
     levels = (means * LEVELS).floor().clamp(0, LEVELS - 1).long()
@@ -84,7 +84,7 @@ def colour_classes(pixels: Float[Tensor, "... 3 p q"], parts: int = 1) -> Int[Te
 
 
 def rows(tokens: Float[Tensor, "b n d"], at: Int[Tensor, "b k"]) -> Float[Tensor, "b k d"]:
-    """Some tokens of each picture."""
+    """Some tokens of each image."""
     return tokens.gather(1, at[..., None].expand(-1, -1, tokens.shape[-1]))
 
 
@@ -92,41 +92,41 @@ class MaskedPatches(nn.Module):
     """Masked patch prediction around a ViT or a hybrid: `forward` gives the loss, `.model` is the model itself.
 
     Part of the patch embeddings is corrupted; what stood there is foretold from each one's own output token, by
-    its mean colour (512 classes), by 4 x 4 colours, or by its pixels as the model takes them (mean squared error). In a
+    its mean color (512 classes), by 4 x 4 colors, or by its pixels as the model takes them (mean squared error). In a
     hybrid a patch is a cell of the backbone's map, and its target the pixels of that cell.
 
-    The predictor starts at zero, as heads do here, so the first loss is ln 512 for colours; the mask token is normal,
+    The predictor starts at zero, as heads do here, so the first loss is ln 512 for colors; the mask token is normal,
     std 0.02, from `seed`.
 
     >>> import numpy as np, torch
     >>> from sightline.data.draws import Draws
-    >>> task = sl.MaskedPatches(sl.build("vit-nano4"))
+    >>> task = sl.training.MaskedPatches(sl.build("vit-nano4"))
     >>> loss = task(torch.zeros(2, 3, 32, 32), None, Draws(0, np.arange(2)))
     >>> round(loss.item(), 3)
     6.238
     """
 
-    def __init__(self, model: nn.Module, *, corrupt: float = 0.5, target: Target = "colour", seed: int = 0):
+    def __init__(self, model: nn.Module, *, corrupt: float = 0.5, target: Target = "color", seed: int = 0):
         super().__init__()
         if not isinstance(model, ViT):
             raise ValueError(
                 f"Masked patch prediction needs patches, so a ViT or a hybrid; got a {type(model).__name__}."
             )
         _check_share(model, corrupt)
-        if target not in (known := ("colour", "colour-4x4", "pixels")):
+        if target not in (known := ("color", "color-4x4", "pixels")):
             raise ValueError(f"target={target!r}: expected one of {', '.join(known)}.")
         if target != "pixels" and len(model.image.mean) != 3:
             raise ValueError(
-                f"target={target!r} needs pictures of three colours; this model takes {len(model.image.mean)}."
+                f"target={target!r} needs images of three colors; this model takes {len(model.image.mean)}."
             )
         self.model, self.corrupt, self.target = model, corrupt, target
         p, q = _cell(model)
-        colours = LEVELS**3
-        outputs = {"colour": colours, "colour-4x4": 16 * colours, "pixels": len(model.image.mean) * p * q}[target]
+        colors = LEVELS**3
+        outputs = {"color": colors, "color-4x4": 16 * colors, "pixels": len(model.image.mean) * p * q}[target]
         like = model.embed.proj.weight
-        token = 0.02 * torch.randn(model.plan.width, generator=torch.Generator().manual_seed(seed))
+        token = 0.02 * torch.randn(model.encoder_config.width, generator=torch.Generator().manual_seed(seed))
         self.mask_token = nn.Parameter(token.to(like))
-        self.predictor = nn.Linear(model.plan.width, outputs, device=like.device, dtype=like.dtype)
+        self.predictor = nn.Linear(model.encoder_config.width, outputs, device=like.device, dtype=like.dtype)
         nn.init.zeros_(self.predictor.weight)
         nn.init.zeros_(self.predictor.bias)
 
@@ -136,8 +136,8 @@ class MaskedPatches(nn.Module):
         return idle(self.model)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
-        """Mean loss over the corrupted patches; `images` are normalised, `labels` are not looked at."""
-        chosen = corruption(self.model.plan.tokens - self.model.plan.prefix, self.corrupt, draws)
+        """Mean loss over the corrupted patches; `images` are normalized, `labels` are not looked at."""
+        chosen = corruption(self.model.encoder_config.tokens - self.model.encoder_config.prefix, self.corrupt, draws)
         tokens = self.foretell(self.corrupted(self.model.stem(images), chosen))
         at = torch.from_numpy(chosen.all).to(images.device)
         predicted = self.predictor(rows(tokens, at))
@@ -160,27 +160,27 @@ class MaskedPatches(nn.Module):
     def foretell(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Output tokens of the patches."""
         model = self.model
-        return _normed(model, model.through(model.sequence(patches)))[:, model.plan.prefix :]
+        return _normed(model, model.through(model.sequence(patches)))[:, model.encoder_config.prefix :]
 
     def targets(self, images: Float[Tensor, "b c y x"]) -> Tensor:
         """What stands in every patch: (b, n, 1 or 16) classes, or (b, n, c p q) pixels."""
         if self.target == "pixels":
-            return patch_pixels(images, self.model.plan.grid).flatten(2).float()
+            return patch_pixels(images, self.model.encoder_config.grid).flatten(2).float()
         spec = self.model.image
         mean, std = (torch.tensor(v, device=images.device)[:, None, None] for v in (spec.mean, spec.std))
-        colours = patch_pixels(images.float() * std + mean, self.model.plan.grid)
-        return colour_classes(colours, 1 if self.target == "colour" else 4)
+        colors = patch_pixels(images.float() * std + mean, self.model.encoder_config.grid)
+        return color_classes(colors, 1 if self.target == "color" else 4)
 
 
 class MAE(nn.Module):
     """Masked autoencoder (He et al. 2021) around a plain ViT: `forward` gives the loss, `.model` is the model itself.
 
     The encoder sees only the patches that are left; a small decoder sees all places, with a mask token where
-    nothing was, and foretells the pixels of the hidden patches, each patch normalised to mean 0 and variance 1.
+    nothing was, and foretells the pixels of the hidden patches, each patch normalized to mean 0 and variance 1.
 
     >>> import numpy as np, torch
     >>> from sightline.data.draws import Draws
-    >>> task = sl.MAE(sl.build("vit-nano4"), decoder=(32, 1))
+    >>> task = sl.training.MAE(sl.build("vit-nano4"), decoder=(32, 1))
     >>> task.visible(Draws(0, np.arange(2))).shape, task(torch.rand(2, 3, 32, 32), None, Draws(0, np.arange(2))) > 0
     ((2, 16), tensor(True))
     """
@@ -192,7 +192,7 @@ class MAE(nn.Module):
                 f"MAE takes a plain ViT; got a {type(model).__name__}, whose convolutions would see what is hidden. "
                 "A hybrid can learn by masked patches: --task masked."
             )
-        if model.plan.position == "relative":
+        if model.encoder_config.position == "relative":
             raise ValueError("MAE leaves tokens out, which relative positions do not allow: --task masked.")
         _check_share(model, corrupt)
         width, depth = decoder
@@ -200,8 +200,8 @@ class MAE(nn.Module):
             raise ValueError(f"decoder={decoder}: expected (width, depth), the width a multiple of 4 from 8 on.")
         self.model, self.corrupt = model, corrupt
         like = model.embed.proj.weight
-        self.decoder = Decoder(model.plan, width, depth, outputs=like[0].numel())
-        self.decoder.initialise(torch.Generator().manual_seed(seed))
+        self.decoder = Decoder(model.encoder_config, width, depth, outputs=like[0].numel())
+        self.decoder.initialize(torch.Generator().manual_seed(seed))
         self.decoder.to(device=like.device, dtype=like.dtype)
 
     @property
@@ -210,21 +210,21 @@ class MAE(nn.Module):
         return idle(self.model)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
-        """Mean loss over the hidden patches; `images` are normalised, `labels` are not looked at."""
+        """Mean loss over the hidden patches; `images` are normalized, `labels` are not looked at."""
         order = torch.from_numpy(shuffled_patches(self.patches, draws)).to(images.device)
         seen, hidden = order.split([self.patches - self.hidden, self.hidden], dim=1)
-        predicted = self.decoder(self.encode(images, seen), seen, grid=self.model.plan.grid)
-        wanted = patch_pixels(images, self.model.plan.grid).flatten(2).float()
+        predicted = self.decoder(self.encode(images, seen), seen, grid=self.model.encoder_config.grid)
+        wanted = patch_pixels(images, self.model.encoder_config.grid).flatten(2).float()
         wanted = (wanted - wanted.mean(-1, keepdim=True)) / (wanted.var(-1, keepdim=True) + 1e-6).sqrt()
         return F.mse_loss(rows(predicted, hidden).float(), rows(wanted, hidden))
 
     @property
     def patches(self) -> int:
-        return self.model.plan.tokens - self.model.plan.prefix
+        return self.model.encoder_config.tokens - self.model.encoder_config.prefix
 
     @property
     def hidden(self) -> int:
-        """How many patches of each picture the encoder does not see."""
+        """How many patches of each image the encoder does not see."""
         return round(self.corrupt * self.patches)
 
     def visible(self, draws: Draws) -> Ints:
@@ -233,7 +233,7 @@ class MAE(nn.Module):
 
     def encode(self, images: Tensor, seen: Int[Tensor, "b m"]) -> Float[Tensor, "b t d"]:
         """Prefix tokens and the seen patches through the model."""
-        model, p = self.model, self.model.plan.prefix
+        model, p = self.model, self.model.encoder_config.prefix
         prefix = torch.arange(p, device=seen.device).expand(len(seen), -1)
         kept = torch.cat([prefix, seen + p], dim=1)
         return _normed(model, model.through(rows(model.sequence(model.stem(images)), kept), kept=kept))
@@ -268,7 +268,7 @@ class Decoder(nn.Module):
         return self.out(self.norm(x)[:, self.prefix :])
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         """As the ViT's own table; the last map is no classifier, so it starts at Xavier too."""
         nn.init.normal_(self.mask_token, std=0.02, generator=generator)
         for module in self.modules():
@@ -295,15 +295,15 @@ def idle(model: ViT) -> tuple[str, ...]:
 
 def _normed(model: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
     """Tokens behind the final norm, also of a model that pools before it."""
-    return model.norm(tokens) if model.plan.final_norm == "pooled" else tokens
+    return model.norm(tokens) if model.encoder_config.final_norm == "pooled" else tokens
 
 
 def _cell(model: ViT) -> tuple[int, int]:
-    (y, x), (down, across) = checks.pair(model.config.size), model.plan.grid
+    (y, x), (down, across) = checks.pair(model.config.size), model.encoder_config.grid
     return y // down, x // across
 
 
 def _check_share(model: ViT, corrupt: float) -> None:
-    patches = model.plan.tokens - model.plan.prefix
+    patches = model.encoder_config.tokens - model.encoder_config.prefix
     if not 0 < round(corrupt * patches) < patches:
         raise ValueError(f"corrupt={corrupt} of {patches} patches: expected at least one, and one left over.")

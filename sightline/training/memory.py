@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sightline.models.checks import pair
-from sightline.models.cost import Kept
-from sightline.training import state
+from sightline.models.costs import Kept
+from sightline.training import checkpoint
 from sightline.training.parallel import forget, whole
-from sightline.training.trainee import Trainee
+from sightline.training.train_state import TrainState
 
 # Of the free memory, for passes that are chosen here: a CPU shares it with everything else that runs, and large passes
 # are no faster there. A `micro` that was asked for may take all of it.
@@ -64,22 +64,22 @@ class Need:
         return micro
 
 
-def need(trainee: Trainee, *, workers: int = 0) -> Need:
+def need(state: TrainState, *, workers: int = 0) -> Need:
     """The peak of a step, from what two tiny forward passes keep. An upper bound: see docs/log.md."""
-    recipe, model = trainee.recipe, trainee.model
+    recipe, model = state.recipe, state.model
     y, x = pair(model.config.size)
     largest = max([y * x, *(size * size for _, size in recipe.sizes)])
-    (first, _), (second, wide) = (_activations(trainee, images) for images in (1, 2))
-    slack = SLACK.get(trainee.device.type, ACCELERATOR_SLACK)
+    (first, _), (second, wide) = (_activations(state, images) for images in (1, 2))
+    slack = SLACK.get(state.device.type, ACCELERATOR_SLACK)
     image = int(slack * (second - first + TRANSIENT * wide // 2) * largest / (y * x))
-    learning = sum(_bytes(p) for p in trainee.learning)
-    values = model.config.channels * largest * recipe.batch // trainee.world.size
+    learning = sum(_bytes(p) for p in state.learning)
+    values = model.config.channels * largest * recipe.batch // state.world.size
     # float32 of this batch and of the next one, its bytes; a worker has two batches of bytes ahead
     batch = values * (4 + 4 + 1 + 2 * workers)
     # gradients, and a copy of what learns on the steps that log the norm of their update
-    held = sum(map(_bytes, state.tensors_of(trainee.task, trainee.optimizer, trainee.average).values()))
+    held = sum(map(_bytes, checkpoint.tensors_of(state.task, state.optimizer, state.average).values()))
     fixed = FIRST_STEP + held + 2 * learning + max(0, 2 * first - second) + batch
-    return Need(fixed=fixed, image=image, share=recipe.batch // trainee.world.size)
+    return Need(fixed=fixed, image=image, share=recipe.batch // state.world.size)
 
 
 def chosen(need: Need, free: int, device: torch.device, *, asked: int | None) -> int:
@@ -186,30 +186,30 @@ def _bytes(tensor: Tensor) -> int:
     return local.numel() * local.element_size()
 
 
-def _activations(trainee: Trainee, images: int) -> tuple[int, int]:
+def _activations(state: TrainState, images: int) -> tuple[int, int]:
     """Bytes that autograd keeps of a forward pass, and the largest tensor among them."""
-    model = trainee.model
-    kept = _kept(trainee, images)
+    model = state.model
+    kept = _kept(state, images)
     if not model.checkpointing:
         return kept
     model.checkpointing = False
     try:
-        whole_pass = _kept(trainee, images)
+        whole_pass = _kept(state, images)
     finally:
         model.checkpointing = True
-    if trainee.device.type == "cpu":  # malloc keeps what was freed in pieces: measured, checkpointing saves little
+    if state.device.type == "cpu":  # malloc keeps what was freed in pieces: measured, checkpointing saves little
         return whole_pass
     return kept[0] + int(RECOMPUTED * whole_pass[0]), whole_pass[1]
 
 
-def _kept(trainee: Trainee, images: int) -> tuple[int, int]:
-    c = trainee.model.config
-    blank = torch.zeros(images, c.channels, *pair(c.size), device=trainee.device)
-    labels = torch.zeros(images, dtype=torch.long, device=trainee.device)
-    kept = Kept([whole(p) for p in trainee.params.values()])
+def _kept(state: TrainState, images: int) -> tuple[int, int]:
+    c = state.model.config
+    blank = torch.zeros(images, c.channels, *pair(c.size), device=state.device)
+    labels = torch.zeros(images, dtype=torch.long, device=state.device)
+    kept = Kept([whole(p) for p in state.params.values()])
     # a compiled model would be compiled for these two sizes
-    eager: Any = torch.compiler.set_stance("force_eager") if trainee.recipe.compile else nullcontext()
+    eager: Any = torch.compiler.set_stance("force_eager") if state.recipe.compile else nullcontext()
     with eager, saved_tensors_hooks(kept.pack, kept.unpack):
-        trainee.forward(blank, labels, step=0)
-    forget(trainee.task)
+        state.forward(blank, labels, step=0)
+    forget(state.task)
     return kept.bytes, kept.largest

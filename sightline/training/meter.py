@@ -12,11 +12,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor
 
 from sightline.training.parallel import World
-from sightline.training.trainee import Learned
+from sightline.training.train_state import Learned
 
 
 class Meter:
-    """Counts pictures, seconds and waits between two lines of the log."""
+    """Counts images, seconds and waits between two lines of the log."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -24,15 +24,15 @@ class Meter:
 
     def begin(self) -> None:
         self.losses: list[Tensor] = []
-        self.pictures, self.waited, self.since = 0, 0.0, time.perf_counter()
+        self.images, self.waited, self.since = 0, 0.0, time.perf_counter()
         self.mark = self.done = self.since
 
     def got_data(self) -> None:
         self.waited += time.perf_counter() - self.mark
 
-    def learned(self, loss: Tensor, pictures: int) -> None:
+    def learned(self, loss: Tensor, images: int) -> None:
         self.losses.append(loss)
-        self.pictures += pictures
+        self.images += images
         self.done = time.perf_counter()
 
     def waits(self) -> None:
@@ -51,7 +51,7 @@ class Meter:
             "norm/gradient": learned.gradient,
             "norm/parameter": learned.parameter,
             "norm/update": learned.update,
-            "images/s": self.pictures * world.size / spent,
+            "images/s": self.images * world.size / spent,
             "data wait": self.waited / spent,
             "memory MiB": memory(self.device),
         }
@@ -73,7 +73,7 @@ def memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-class Teller:
+class ProgressPrinter:
     """Says how far a run is: a bar on a terminal, a line now and then in a log, nothing from the other ranks."""
 
     def __init__(self, total: int, *, quiet: bool):
@@ -81,7 +81,7 @@ class Teller:
         self.bar: Progress | None = None
 
     @contextmanager
-    def watching(self, step: int) -> Iterator["Teller"]:
+    def watching(self, step: int) -> Iterator["ProgressPrinter"]:
         if not self.quiet and sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
             self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))

@@ -1,4 +1,4 @@
-"""Optimisers by name: which parameters learn, how fast, and which of them decay."""
+"""Optimizers by name: which parameters learn, how fast, and which of them decay."""
 
 import fnmatch
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.training.recipe import Recipe
-from sightline.training.transfer import layer_scales
+from sightline.training.trainable import layer_scales
 
 STATES = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 

@@ -16,18 +16,18 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sightline.data.arrays import Arrays
-from sightline.data.dataset import Dataset
+from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
 from sightline.data.folder import Files
 from sightline.data.scenes.scenes import Scenes
-from sightline.data.shards import Shards
-from sightline.models.build import Model, change
+from sightline.data.shards.read import Shards
 from sightline.models.checks import pair
+from sightline.models.construct import Model, change
 from sightline.spec import ImageSpec
 from sightline.training import memory, optim
 from sightline.training.parallel import World
 from sightline.training.recipe import Recipe
-from sightline.training.trainee import Trainee
+from sightline.training.train_state import TrainState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Plan:
     def lines(self) -> Iterator[str]:
         """For people, before anything was tried."""
         yield (
-            f"{self.steps:,} steps of {self.batch:,} pictures: {self.epochs:.4g} epochs of {self.epoch_steps:,} steps; "
+            f"{self.steps:,} steps of {self.batch:,} images: {self.epochs:.4g} epochs of {self.epoch_steps:,} steps; "
             f"{self.passes} pass{'es' if self.passes > 1 else ''} a step"
         )
         yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
@@ -97,19 +97,19 @@ class Plan:
                 f"evaluation apart"
             )
             yield (
-                f"the loader makes {self.loader_images_per_second:,.0f} pictures/s, the model takes "
+                f"the loader makes {self.loader_images_per_second:,.0f} images/s, the model takes "
                 f"{self.model_images_per_second:,.0f}"
             )
 
 
-def planned(recipe: Recipe, pictures: int, world: World) -> Plan:
+def planned(recipe: Recipe, images: int, world: World) -> Plan:
     """The arithmetic of a run."""
-    steps, warmup = recipe.total(pictures), recipe.warmup_steps(pictures)
+    steps, warmup = recipe.total(images), recipe.warmup_steps(images)
     tenth = max(1, math.ceil(steps / 10))
     plan = Plan(
         steps=steps,
-        epoch_steps=recipe.epoch_steps(pictures),
-        epochs=steps * recipe.batch / pictures,
+        epoch_steps=recipe.epoch_steps(images),
+        epochs=steps * recipe.batch / images,
         batch=recipe.batch,
         micro=0,
         passes=0,
@@ -128,19 +128,19 @@ def check(
     """Refuse what cannot be meant; give the plan of what can."""
     for data in (train, val):
         if data is not None and not len(data):
-            raise ValueError(f"{data.name} holds no pictures.")
+            raise ValueError(f"{data.name} holds no images.")
     plan = planned(recipe, len(train), world)
     check_time(plan, recipe, len(train), world)
     if recipe.task == "classify":
         check_labels(model, train, recipe)
     if val is not None:
-        check_val(train, val, labelled=recipe.task == "classify")
+        check_val(train, val, labeled=recipe.task == "classify")
     elif recipe.patience is not None:
         raise ValueError(f"patience={recipe.patience} stops a run by its validation, and there is no validation data.")
     for one in evals:
         if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], int) and one[0] > 0):
             raise ValueError(f"evals are pairs (every so many steps, function of the model); got {one!r}.")
-    check_pictures(model)
+    check_images(model)
     for _, size in recipe.sizes:
         change(model.config, size=pair(size))  # the configuration refuses sizes that its patches do not divide
     if world.sharded and recipe.sizes:
@@ -150,16 +150,16 @@ def check(
     return plan
 
 
-def check_time(plan: Plan, recipe: Recipe, pictures: int, world: World) -> None:
+def check_time(plan: Plan, recipe: Recipe, images: int, world: World) -> None:
     if plan.steps < 1:
         raise ValueError(
-            f"epochs={recipe.epochs} of {pictures:,} pictures in batches of {recipe.batch} make no optimiser step: "
+            f"epochs={recipe.epochs} of {images:,} images in batches of {recipe.batch} make no optimizer step: "
             "give more epochs, or a smaller batch."
         )
-    if recipe.batch > pictures and not recipe.repeat:
+    if recipe.batch > images and not recipe.repeat:
         raise ValueError(
-            f"One step takes batch={recipe.batch} pictures ({plan.passes} passes accumulated), but the training data "
-            f"has only {pictures:,}: --set batch={2 ** int(math.log2(pictures))}, or --set repeat=true to see pictures "
+            f"One step takes batch={recipe.batch} images ({plan.passes} passes accumulated), but the training data "
+            f"has only {images:,}: --set batch={2 ** int(math.log2(images))}, or --set repeat=true to see images "
             "several times in a batch."
         )
     if plan.warmup >= plan.steps:
@@ -180,7 +180,7 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
     if (train.labels == train.labels[0]).all():
         only = [names[i] for i in np.flatnonzero(train.labels[0])] if train.labels.ndim == 2 else names[train.labels[0]]
         raise ValueError(
-            f"All {len(train):,} pictures of {train.name} have the label {only!r}: there is nothing to learn."
+            f"All {len(train):,} images of {train.name} have the label {only!r}: there is nothing to learn."
         )
     if model.config.classes != len(names):
         raise ValueError(
@@ -194,26 +194,26 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
             "sl.load(..., classes=data.classes)."
         )
     if train.labels.ndim == 2 and recipe.loss == "softmax":
-        raise ValueError(f"{train.name} has several labels per picture, which need --set loss=sigmoid.")
+        raise ValueError(f"{train.name} has several labels per image, which need --set loss=sigmoid.")
 
 
-def check_val(train: Dataset, val: Dataset, *, labelled: bool = True) -> None:
-    if labelled and tuple(val.classes) != tuple(train.classes):
+def check_val(train: Dataset, val: Dataset, *, labeled: bool = True) -> None:
+    if labeled and tuple(val.classes) != tuple(train.classes):
         raise ValueError(
             f"Training and validation data have different classes ({len(train.classes)} and {len(val.classes)}, such "
             f"as {sorted(set(train.classes) ^ set(val.classes))[:3] or 'in another order'})."
         )
     if both := overlap(train, val):
         raise ValueError(
-            f"{both:,} of the {len(val):,} validation pictures are also training pictures: split with "
+            f"{both:,} of the {len(val):,} validation images are also training images: split with "
             "train, val = data.split(0.9)."
         )
 
 
 def overlap(train: Dataset, val: Dataset) -> int:
-    """How many validation pictures are training pictures: by number in one source, by file, or by their very pixels.
+    """How many validation images are training images: by number in one source, by file, or by their very pixels.
 
-    A published test set may hold a few twins of training pictures (CIFAR-10's does); by pixels, up to one in a hundred
+    A published test set may hold a few twins of training images (CIFAR-10's does); by pixels, up to one in a hundred
     is let pass.
     """
     (source, mine), (other, theirs) = train.origins(), val.origins()
@@ -230,7 +230,7 @@ def overlap(train: Dataset, val: Dataset) -> int:
 
 
 def _places(source: Dataset, numbers: Ints) -> list[Hashable] | None:
-    """Where each picture comes from, such that the same place means the same picture; None where nobody can tell."""
+    """Where each image comes from, such that the same place means the same image; None where nobody can tell."""
     match source:
         case Files():
             return [os.path.realpath(source.paths[i]) for i in numbers]
@@ -243,12 +243,12 @@ def _places(source: Dataset, numbers: Ints) -> list[Hashable] | None:
             return None
 
 
-def check_pictures(model: Model) -> None:
+def check_images(model: Model) -> None:
     made: ImageSpec | None = getattr(model, "prepared", None)
     image = model.image
     if made is not None and (made.mean, made.std) != (image.mean, image.std):
         raise ValueError(
-            f"The weights were made with pictures normalised by mean {made.mean}, std {made.std}; here it is "
+            f"The weights were made with images normalized by mean {made.mean}, std {made.std}; here it is "
             f"{image.mean}, {image.std}: leave image= out of sl.load, or train from scratch with sl.build."
         )
 
@@ -266,21 +266,21 @@ def check_disk(folder: Path, plan: Plan, model: Model, free: int | None = None) 
         )
 
 
-def sized(trainee: Trainee, plan: Plan, *, workers: int = 0, free: int | None = None) -> Plan:
+def sized(state: TrainState, plan: Plan, *, workers: int = 0, free: int | None = None) -> Plan:
     """The plan with what learns, the memory that a step takes, and passes that fit into what is free."""
-    recipe, world = trainee.recipe, trainee.world
-    with unchanged(trainee):
-        need = memory.need(trainee, workers=workers)
+    recipe, world = state.recipe, state.world
+    with unchanged(state):
+        need = memory.need(state, workers=workers)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
-    free = int(world.least(memory.free(trainee.device, here=here) if free is None else free))
-    micro = memory.chosen(need, free, trainee.device, asked=recipe.micro)
-    if micro < need.share and recipe.micro is None and any(isinstance(m, _BatchNorm) for m in trainee.task.modules()):
+    free = int(world.least(memory.free(state.device, here=here) if free is None else free))
+    micro = memory.chosen(need, free, state.device, asked=recipe.micro)
+    if micro < need.share and recipe.micro is None and any(isinstance(m, _BatchNorm) for m in state.task.modules()):
         raise ValueError(
             f"A batch of {need.share:,} images does not fit into memory, and BatchNorm's statistics are those of a "
             f"pass, so smaller passes change the result: --set micro={micro} if that is meant, or --set batch={micro}."
         )
     plan = plan.with_micro(micro, world)
-    parts, sizes = optim.groups(trainee.task, recipe), {n: p.numel() for n, p in trainee.params.items()}
+    parts, sizes = optim.groups(state.task, recipe), {n: p.numel() for n, p in state.params.items()}
     return replace(
         plan,
         parameters=sum(sizes.values()),
@@ -294,28 +294,28 @@ def sized(trainee: Trainee, plan: Plan, *, workers: int = 0, free: int | None = 
             }
             for g in parts
         ),
-        state_bytes=trainee.bytes(),
+        state_bytes=state.bytes(),
         activation_bytes=need.activations(plan.micro),
         memory_bytes=need.at(plan.micro),
         free_bytes=free,
     )
 
 
-def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> Plan:
+def trial(state: TrainState, train: Dataset, plan: Plan, *, workers: int = 0) -> Plan:
     """The plan with what one real pass costs, measured: the model and its random numbers are left as they were."""
-    recipe, world, model = trainee.recipe, trainee.world, trainee.model
+    recipe, world, model = state.recipe, state.world, state.model
     spec = replace(model.image, size=pair(model.config.size))
     batches = train.batches(
         spec, batch=recipe.batch, train=recipe.augment, seed=recipe.seed, rank=world.rank, world=world.size,
-        device=trainee.device,
+        device=state.device,
     )  # fmt: skip
     start = time.perf_counter()
     images, labels = next(iter(batches))
     made, few = time.perf_counter() - start, slice(plan.micro)
-    with unchanged(trainee):
-        took = _seconds(trainee, images[few], labels[few])
+    with unchanged(state):
+        took = _seconds(state, images[few], labels[few])
         if world.any(took < 1):  # the first pass also fills caches; a long one need not be made again
-            took = _seconds(trainee, images[few], labels[few])
+            took = _seconds(state, images[few], labels[few])
     took *= len(images) / len(images[few])
     return replace(
         plan,
@@ -325,22 +325,22 @@ def trial(trainee: Trainee, train: Dataset, plan: Plan, *, workers: int = 0) -> 
     )
 
 
-def _seconds(trainee: Trainee, images: Tensor, labels: Tensor) -> float:
+def _seconds(state: TrainState, images: Tensor, labels: Tensor) -> float:
     start = time.perf_counter()
-    trainee.backward(images, labels, step=0)
+    state.backward(images, labels, step=0)
     return time.perf_counter() - start
 
 
 @contextmanager
-def unchanged(trainee: Trainee) -> Iterator[None]:
+def unchanged(state: TrainState) -> Iterator[None]:
     """Whatever is tried meanwhile leaves no gradients and no statistics behind."""
-    held = {n: b.clone() for n, b in trainee.task.named_buffers()}
+    held = {n: b.clone() for n, b in state.task.named_buffers()}
     try:
         yield
     finally:
-        trainee.optimizer.zero_grad(set_to_none=True)
+        state.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
-            for name, buffer in trainee.task.named_buffers():
+            for name, buffer in state.task.named_buffers():
                 buffer.copy_(held[name])
 
 

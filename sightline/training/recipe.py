@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from sightline.data.augment import Augment
+from sightline.data.augment.augment import Augment
 from sightline.data.draws import Number
 
 T = TypeVar("T")
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything about a training run that is neither the model nor the data. Times are optimiser steps.
+    """Everything about a training run that is neither the model nor the data. Times are optimizer steps.
 
-    Give `steps` or `epochs`. A step always sees `batch` pictures, over all devices together; `micro` bounds how many
+    Give `steps` or `epochs`. A step always sees `batch` images, over all devices together; `micro` bounds how many
     of them one device takes at a time (gradient accumulation), which changes memory and not the result.
 
     >>> r = sl.Recipe(lr=1e-3, batch=256, epochs=10, warmup=0.1)
@@ -46,7 +46,7 @@ class Recipe:
     factor: Number = 0.1
     end_lr: Number = 0.0  # where cosine and linear end
 
-    # the optimiser
+    # the optimizer
     optimizer: Literal["adamw", "sgd"] = "adamw"
     betas: tuple[Number, Number] = (0.9, 0.999)
     momentum: Number = 0.9
@@ -57,7 +57,7 @@ class Recipe:
     decayed: tuple[str, ...] = ("kernels",)  # globs of parameters; "kernels": matrices and filters; "all"
     clip: Number | None = None  # global norm of the gradient
     ema: Number | None = None  # Polyak averaging: the share that the average keeps at each step
-    micro: int | None = None  # pictures of one forward pass on one device
+    micro: int | None = None  # images of one forward pass on one device
 
     # which parameters, and how fast
     frozen: tuple[str, ...] = ()  # globs of parameters that stay as they are
@@ -70,7 +70,7 @@ class Recipe:
     smoothing: Number = 0.0
     head_bias: Number | None = None  # start of the head's bias; sigmoid losses want about -ln(classes)
 
-    # pictures
+    # images
     augment: Augment = field(default_factory=Augment)
     size: int | None = None  # None: the model's own
     sizes: tuple[tuple[Number, int], ...] = ()  # progressive resolution: (share of training at which it begins, size)
@@ -79,7 +79,7 @@ class Recipe:
 
     # masked tasks
     corrupt: Number = 0.5  # share of the patches (ViT B.1.2); MAE takes 0.75
-    target: Literal["colour", "colour-4x4", "pixels"] = "colour"
+    target: Literal["color", "color-4x4", "pixels"] = "color"
     decoder: tuple[int, int] = (128, 2)  # MAE: width and depth
 
     # how it runs
@@ -87,7 +87,7 @@ class Recipe:
     checkpointing: bool = False
     compile: bool = False
     patience: int | None = None  # evaluations without a better one before training stops
-    repeat: bool = False  # allow a batch larger than the training data: pictures then come several times in it
+    repeat: bool = False  # allow a batch larger than the training data: images then come several times in it
     tensorboard: bool = False  # write event files too; needs the package tensorboard
     log_every: int = 50
     eval_every: int | None = None  # None: ten times in a run
@@ -132,18 +132,18 @@ class Recipe:
                 f"sizes={self.sizes}, size={self.size}", "the last size is that of the run, and begins before its end"
             )
 
-    def total(self, pictures: int) -> int:
-        """Optimiser steps on so many training pictures."""
+    def total(self, images: int) -> int:
+        """Optimizer steps on so many training images."""
         if self.steps is not None:
             return self.steps
-        return round(self.epochs * self.epoch_steps(pictures))  # type: ignore[operator]
+        return round(self.epochs * self.epoch_steps(images))  # type: ignore[operator]
 
-    def epoch_steps(self, pictures: int) -> int:
-        """Optimiser steps in one epoch."""
-        return max(1, pictures // self.batch)
+    def epoch_steps(self, images: int) -> int:
+        """Optimizer steps in one epoch."""
+        return max(1, images // self.batch)
 
-    def warmup_steps(self, pictures: int) -> int:
-        return round(self.warmup * self.total(pictures)) if 0 < self.warmup < 1 else int(self.warmup)
+    def warmup_steps(self, images: int) -> int:
+        return round(self.warmup * self.total(images)) if 0 < self.warmup < 1 else int(self.warmup)
 
     def change(self, settings: Iterable[str]) -> "Recipe":
         """With `name=value` settings, as `--set` takes them; `augment.mixup=0.2` reaches inside.

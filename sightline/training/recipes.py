@@ -1,7 +1,7 @@
 """Recipes: functions that return a `Recipe`. Each says its paper, the command, and what to expect.
 
 What a recipe may be told about the run has the same name everywhere: `model` (its name), `data` (its name),
-`num_images` (training pictures) and `image_area` (pixels of one). `get` hands on what it knows.
+`num_images` (training images) and `image_area` (pixels of one). `get` hands on what it knows.
 """
 
 import difflib
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.data.augment import Augment
+from sightline.data.augment.augment import Augment
 from sightline.training.hyperrule import LARGE, SMALL, bit_hyperrule
 from sightline.training.laptop import laptop_bit, laptop_masked, laptop_vit
 from sightline.training.recipe import Recipe
@@ -46,7 +46,7 @@ TABLE_3 = (
     _Row(("vit-l16", "vit-l32"), I21K, (30, 90), 1e-3),
     _Row(("vit-*",), I1K, (300,), 3e-3),
 )
-REGULARISED: dict[str, dict[str, Any]] = {  # table 3: weight decay, dropout, shape of the decay
+REGULARIZED: dict[str, dict[str, Any]] = {  # table 3: weight decay, dropout, shape of the decay
     JFT: {"weight_decay": 0.1, "dropout": 0.0, "decay": "linear", "end_lr": 1e-5},  # the code ends linear at 1e-5
     I21K: {"weight_decay": 0.03, "dropout": 0.1, "decay": "linear", "end_lr": 1e-5},
     I1K: {"weight_decay": 0.3, "dropout": 0.1, "decay": "cosine", "clip": 1.0},  # and clipping, B.1
@@ -94,7 +94,7 @@ def vit_pretrain(model: str, data: str, *, epochs: int | None = None) -> Recipe:
         epochs=epochs or max(row.epochs),
         warmup=10_000,
         size=224,
-        **_without_dropout(model, REGULARISED[data]),
+        **_without_dropout(model, REGULARIZED[data]),
         **({} if data == I1K else SEVERAL_LABELS),
     )
 
@@ -128,7 +128,7 @@ def vit_finetune(
     The steps are the table's for the data it knows; for others 500, 10,000 or 20,000 by `num_images`, the rule that the
     table follows. The rate is the one in every row; `vit_finetune_grid` gives all that the paper tries. Warm-up as the
     released code: 500 steps, in short trainings a fifth. `polyak` averages with 0.9999, as table 2 does on ImageNet at
-    512 px (L/16) and 518 px (H/14). Pictures come mirrored and cut to between 5 and 100 % of their area.
+    512 px (L/16) and 518 px (H/14). Images come mirrored and cut to between 5 and 100 % of their area.
     Expected: 98.95 % on CIFAR-10, 83.97 % on ImageNet (table 5, B/16, imagenet21k); in 500 steps 98.59 % on CIFAR-10
     (README of the released code). Time: the paper does not say.
 
@@ -174,8 +174,8 @@ def vit_finetune_grid(data: str, **settings: Any) -> tuple[Recipe, ...]:
     return tuple(vit_finetune(data, lr=lr, **settings) for lr in TABLE_4[data][1])
 
 
-def vit_masked(*, steps: int = 1_000_000, target: str = "colour") -> Recipe:
-    """Masked patch prediction (Dosovitskiy et al. 2020, B.1.2): half of the patches corrupted, their colour foretold.
+def vit_masked(*, steps: int = 1_000_000, target: str = "color") -> Recipe:
+    """Masked patch prediction (Dosovitskiy et al. 2020, B.1.2): half of the patches corrupted, their color foretold.
 
         sightline train jft --model vit-b16 --recipe vit_masked
 
@@ -185,7 +185,7 @@ def vit_masked(*, steps: int = 1_000_000, target: str = "colour") -> Recipe:
 
     >>> r = sl.recipes.vit_masked(steps=100_000)
     >>> r.task, r.corrupt, r.target
-    ('masked', 0.5, 'colour')
+    ('masked', 0.5, 'color')
     """
     return Recipe(
         name="vit_masked",
@@ -234,7 +234,7 @@ def bit_upstream(data: str = I1K, *, batch: int = 4096) -> Recipe:
 
     imagenet (BiT-S) and imagenet21k (BiT-M): 90 epochs, the rate falls behind 30, 60 and 80. jft (BiT-L): 40 epochs,
     behind 10, 23, 30 and 37. Decay 1e-4 inside the gradient (L2), no mixup, 224 px. Data with several labels per
-    picture gets the sigmoid loss and a head bias of -10 (big_vision). Expected: 80.7 % on ImageNet with BiT-M R50x1,
+    image gets the sigmoid loss and a head bias of -10 (big_vision). Expected: 80.7 % on ImageNet with BiT-M R50x1,
     fine-tuned by `bit_hyperrule` (README of the released code). Time: 9,900 TPUv3-core-days for BiT-L R152x4 (ViT,
     table 2).
 
@@ -295,7 +295,7 @@ def deit(*, epochs: int = 300, batch: int = 1024) -> Recipe:
         sightline train imagenet --model vit-s16 --recipe deit
 
     AdamW, rate 5e-4 x batch / 512, decay 0.05, five epochs of warm-up, cosine to 1e-5, label smoothing 0.1, stochastic
-    depth 0.1, RandAugment (2, 9), mixup 0.8, cutmix 1.0, erasing 0.25, each picture three times.
+    depth 0.1, RandAugment (2, 9), mixup 0.8, cutmix 1.0, erasing 0.25, each image three times.
     Expected on ImageNet: Ti 72.2 %, S 79.9 %, B 81.8 % (README of deit). Time: two days on eight V100 for B.
 
     >>> r = sl.recipes.deit()

@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-import sightline.weights.save as weights
-from sightline.data.dataset import Dataset
-from sightline.models.build import Model
+import sightline.weights.saving as weights
+from sightline.data.datasets import Dataset
+from sightline.models.construct import Model
 from sightline.spec import Result, atomic
 from sightline.training.recipe import Recipe
-from sightline.weights.load import load
-from sightline.weights.store import bytes_of
+from sightline.weights.containers.safetensors import bytes_of
+from sightline.weights.loading import load
 
 try:
     import fcntl
@@ -43,7 +43,7 @@ class Curves(Result):
 
     >>> import numpy as np
     >>> values = np.array([[2.0], [1.0]])
-    >>> c = sl.Curves(title="", caption="", step=np.array([1, 2]), names=("train/loss",), values=values)
+    >>> c = sl.training.Curves(title="", caption="", step=np.array([1, 2]), names=("train/loss",), values=values)
     >>> c.of("train/loss")
     (array([1, 2]), array([2., 1.]))
     """
@@ -136,7 +136,7 @@ class Run:
         about = self.about
         return Curves(
             title=f"Training on {about['data']['name']}",
-            caption=f"{about['name']}: {about['plan']['steps']:,} steps of {about['plan']['batch']} pictures.",
+            caption=f"{about['name']}: {about['plan']['steps']:,} steps of {about['plan']['batch']} images.",
             how={"seed": about["seed"], "data": about["data"], "recipe": about["identity"]["recipe"]},
             step=np.array([row["step"] for row in rows], dtype=np.int64),
             names=names,
@@ -169,7 +169,7 @@ class Run:
     @contextmanager
     def held(self) -> Iterator[None]:
         """One process at a time writes here, a second one is refused. The lock ends with its process, however it ends,
-        and is not handed on to the processes that load pictures."""
+        and is not handed on to the processes that load images."""
         if fcntl is None:  # Windows
             yield
             return

@@ -6,15 +6,15 @@ from sightline.training.recipe import Recipe
 
 
 def rate(recipe: Recipe, step: int, *, steps: int, warmup: int = 0) -> float:
-    """The learning rate of optimiser step `step`, counted from 0, in a training of `steps` steps.
+    """The learning rate of optimizer step `step`, counted from 0, in a training of `steps` steps.
 
     The warm-up factor min(1, step / warmup) multiplies the decay. So step 0 of a training with warm-up has rate 0, as
-    in the code of both papers: it moves no weight, but the optimiser's averages start there. Cosine and linear run from
+    in the code of both papers: it moves no weight, but the optimizer's averages start there. Cosine and linear run from
     `lr` at the end of warm-up to `end_lr` at `steps`, which the last step just fails to reach. A staircase falls behind
     its milestones: step == milestone still has the old rate (big_transfer tests `milestone < step`).
 
     >>> r = sl.Recipe(lr=0.1, batch=8, steps=110, decay="cosine")
-    >>> [round(sl.rate(r, s, steps=110, warmup=10), 4) for s in (0, 5, 10, 60, 110)]
+    >>> [round(sl.training.rate(r, s, steps=110, warmup=10), 4) for s in (0, 5, 10, 60, 110)]
     [0.0, 0.05, 0.1, 0.05, 0.0]
     """
     lr = decayed(recipe, step, steps=steps, warmup=warmup)

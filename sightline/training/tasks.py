@@ -1,4 +1,4 @@
-"""What a step minimises: a module around the model that turns pictures and labels into one loss."""
+"""What a step minimizes: a module around the model that turns images and labels into one loss."""
 
 import math
 
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.data.draws import Draws
-from sightline.models.build import Model
+from sightline.models.construct import Model
 from sightline.models.layers import DropPath
 from sightline.models.vit import Block
 from sightline.training.masked import MAE, MaskedPatches
@@ -16,7 +16,7 @@ from sightline.training.recipe import Recipe
 
 
 class Classify(nn.Module):
-    """The model and its classification loss, the mean over the pictures of a batch."""
+    """The model and its classification loss, the mean over the images of a batch."""
 
     def __init__(self, model: Model, *, loss: str = "softmax", smoothing: float = 0.0):
         super().__init__()
@@ -27,13 +27,13 @@ class Classify(nn.Module):
 
 
 def classification_loss(logits: Tensor, labels: Tensor, *, loss: str = "softmax", smoothing: float = 0.0) -> Tensor:
-    """Mean over the pictures of the softmax cross-entropy, or of the sum of all classes' sigmoid cross-entropies.
+    """Mean over the images of the softmax cross-entropy, or of the sum of all classes' sigmoid cross-entropies.
 
     Labels are class numbers (b,) or shares of classes (b, k). Smoothing moves so much of each label to all classes
     alike. The head's first loss at zero is ln k, or k ln 2.
 
     >>> import torch
-    >>> round(float(sl.classification_loss(torch.zeros(2, 10), torch.tensor([1, 2]))), 6)
+    >>> round(float(sl.training.classification_loss(torch.zeros(2, 10), torch.tensor([1, 2]))), 6)
     2.302585
     """
     if loss == "softmax":

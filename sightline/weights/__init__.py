@@ -1,1 +1,5 @@
-"""Weights in and out, with proof."""
+"""Weights: files to models and back, with proof."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

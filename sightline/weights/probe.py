@@ -1,4 +1,4 @@
-"""The numeric self-check: fixed pictures, made from nothing but their size, and what a model says about them."""
+"""The numeric self-check: fixed images, made from nothing but their size, and what a model says about them."""
 
 import copy
 
@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.models import checks
-from sightline.models.build import Model
-from sightline.weights.header import Probes
+from sightline.models.construct import Model
+from sightline.weights.containers.header import Probes
 from sightline.weights.report import WeightsError
 
-# How far another machine may stray is a property of the model: its answer to pictures brighter by `NUDGE` tells it.
+# How far another machine may stray is a property of the model: its answer to images brighter by `NUDGE` tells it.
 # In float32, over vit-nano4 to vit-b32, bit-r50x1 and r26-vit-s32 at three scales of weights, that answer was 0.5 to 3
 # times the rounding error against float64; a wrong GELU moved the outputs of the ViTs by 1.5e-4 and more.
 NUDGE = {torch.float64: 1e-14, torch.float32: 1e-6}
@@ -20,10 +20,10 @@ FLOOR = {torch.float64: 1e-11, torch.float32: 1e-5}
 MARGIN, CEILING = 10.0, 0.2
 
 
-def pictures(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c y x"]:
-    """Three pictures in [-1, 1]: waves, a chequered disc on a slope, and noise from a counter. No file, no generator.
+def make_images(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c y x"]:
+    """Three images in [-1, 1]: waves, a chequered disc on a slope, and noise from a counter. No file, no generator.
 
-    >>> pictures((32, 48)).shape
+    >>> images((32, 48)).shape
     torch.Size([3, 3, 32, 48])
     """
     y = torch.linspace(-1, 1, size[0], dtype=torch.float64)[:, None]
@@ -41,7 +41,7 @@ def pictures(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c y x
 
 @torch.no_grad()
 def outputs(model: Model, nudge: float = 0.0) -> dict[str, np.ndarray]:
-    """Pooled features and logits of the probe pictures, in the model's own precision, but at least float32.
+    """Pooled features and logits of the probe images, in the model's own precision, but at least float32.
 
     Half precision holds weights well and answers badly: too coarse to tell a wrong GELU, and on some processors its
     kernels do not run at all.
@@ -50,7 +50,7 @@ def outputs(model: Model, nudge: float = 0.0) -> dict[str, np.ndarray]:
         model = copy.deepcopy(model).float()
     first = next(model.parameters())
     size = checks.pair(model.config.size)
-    batch = (pictures(size, model.config.channels) * (1 + nudge)).to(device=first.device, dtype=first.dtype)
+    batch = (make_images(size, model.config.channels) * (1 + nudge)).to(device=first.device, dtype=first.dtype)
     training = model.training
     model.eval()
     said: dict[str, Tensor] = {}
@@ -69,7 +69,7 @@ def ask(model: Model) -> Probes:
     """The probes to save with a model, and the tolerance that its own sensitivity calls for."""
     said = outputs(model)
     if not all(np.isfinite(value).all() for value in said.values()):
-        raise WeightsError("The model puts out NaN or infinite values for the probe pictures: its weights are broken.")
+        raise WeightsError("The model puts out NaN or infinite values for the probe images: its weights are broken.")
     dtype = next(model.parameters()).dtype
     dtype = dtype if dtype in NUDGE else torch.float32
     nudged = outputs(model, NUDGE[dtype])
@@ -92,7 +92,7 @@ def replay(model: Model, probes: Probes) -> float:
         difference = strayed(now, then)
         if not difference <= probes.tolerance:
             raise WeightsError(
-                f"The model does not say what it said when it was saved: {name} of the probe pictures differ by "
+                f"The model does not say what it said when it was saved: {name} of the probe images differ by "
                 f"{difference:.1e} of their size, tolerance {probes.tolerance:.0e}. The file or its configuration was "
                 "changed; verify=False (--no-verify) loads it all the same."
             )

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 class WeightsError(ValueError):
     """A checkpoint that cannot be used, in one sentence: what was found, what was expected, what to do.
 
-    >>> issubclass(sl.WeightsError, ValueError)
+    >>> issubclass(sl.weights.WeightsError, ValueError)
     True
     """
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.analysis.subject import observed, subject
-from sightline.analysis.tap import attention_probs, spelled_out
+from sightline.observe.attention import attention_probs, spelled_out
+from sightline.observe.model import evaluation_mode, observe
 from tests import peers
 
 
@@ -19,15 +19,17 @@ from tests import peers
 def test_uniform_attention(grid, patch, want):
     n = grid * grid
     uniform = torch.full((n, n), 1 / n, dtype=torch.float64)
-    assert sl.mean_distance(uniform, (grid, grid), patch=patch).item() == pytest.approx(want, abs=5e-4)
+    assert sl.analysis.mean_distance(uniform, (grid, grid), patch=patch).item() == pytest.approx(want, abs=5e-4)
 
 
 def test_identity_attention_and_the_class_token():
-    assert sl.mean_distance(torch.eye(196), (14, 14), patch=16) == 0
+    assert sl.analysis.mean_distance(torch.eye(196), (14, 14), patch=16) == 0
     uniform = torch.full((197, 197), 1 / 197, dtype=torch.float64)
-    assert sl.mean_distance(uniform, (14, 14), patch=16, renormalise=False).item() == pytest.approx(115.901, abs=5e-4)
-    assert sl.mean_distance(uniform, (14, 14), patch=16).item() == pytest.approx(116.492, abs=5e-4)
-    assert sl.prefix_mass(uniform, (14, 14)).item() == pytest.approx(1 / 197)
+    assert sl.analysis.mean_distance(uniform, (14, 14), patch=16, renormalize=False).item() == pytest.approx(
+        115.901, abs=5e-4
+    )
+    assert sl.analysis.mean_distance(uniform, (14, 14), patch=16).item() == pytest.approx(116.492, abs=5e-4)
+    assert sl.analysis.prefix_mass(uniform, (14, 14)).item() == pytest.approx(1 / 197)
 
 
 @given(share=st.floats(0, 0.99), prefix=st.integers(1, 5), rows=st.integers(1, 6), columns=st.integers(1, 6))
@@ -36,11 +38,11 @@ def test_mass_on_prefix_tokens_does_not_change_the_distance(share, prefix, rows,
     inner = torch.rand(n, n, dtype=torch.float64).softmax(-1)
     probs = torch.full((n + prefix, n + prefix), share / prefix, dtype=torch.float64)
     probs[prefix:, prefix:] = (1 - share) * inner
-    want = sl.mean_distance(inner, (rows, columns), patch=(4, 2))
-    assert sl.mean_distance(probs, (rows, columns), patch=(4, 2)).item() == pytest.approx(want.item())
-    raw = sl.mean_distance(probs, (rows, columns), patch=(4, 2), renormalise=False)
+    want = sl.analysis.mean_distance(inner, (rows, columns), patch=(4, 2))
+    assert sl.analysis.mean_distance(probs, (rows, columns), patch=(4, 2)).item() == pytest.approx(want.item())
+    raw = sl.analysis.mean_distance(probs, (rows, columns), patch=(4, 2), renormalize=False)
     assert raw.item() == pytest.approx((1 - share) * want.item())
-    assert sl.prefix_mass(probs, (rows, columns)).item() == pytest.approx(share)
+    assert sl.analysis.prefix_mass(probs, (rows, columns)).item() == pytest.approx(share)
 
 
 def test_grids_need_not_be_square():
@@ -48,14 +50,16 @@ def test_grids_need_not_be_square():
     to_the_right = torch.zeros(n, n)
     for i in range(n):
         to_the_right[i, i + 1 if i % 5 < 4 else i] = 1
-    assert sl.mean_distance(to_the_right, (2, 5), patch=(16, 8)).item() == pytest.approx(8 * 8 / 10)
+    assert sl.analysis.mean_distance(to_the_right, (2, 5), patch=(16, 8)).item() == pytest.approx(8 * 8 / 10)
     with pytest.raises(ValueError, match="at least 10 x 10"):
-        sl.mean_distance(torch.eye(9), (2, 5), patch=1)
+        sl.analysis.mean_distance(torch.eye(9), (2, 5), patch=1)
 
 
 def test_entropy():
-    assert sl.attention_entropy(torch.eye(7)) == 0
-    assert sl.attention_entropy(torch.full((3, 8, 8), 1 / 8)).tolist() == pytest.approx([np.log(8)] * 3, abs=5e-6)
+    assert sl.analysis.attention_entropy(torch.eye(7)) == 0
+    assert sl.analysis.attention_entropy(torch.full((3, 8, 8), 1 / 8)).tolist() == pytest.approx(
+        [np.log(8)] * 3, abs=5e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["vit-nano4", "r8-vit-nano4"])
@@ -69,11 +73,15 @@ def test_our_models(name, change):
     with torch.no_grad(), sl.record(model, "blocks.*.attn.probs") as tape:
         model(images)
     for i, probs in enumerate(tape.values()):
-        want = sl.mean_distance(probs.double(), model.plan.grid, patch=subject(model).patch).mean(0)
+        want = sl.analysis.mean_distance(probs.double(), model.encoder_config.grid, patch=observe(model).patch).mean(0)
         np.testing.assert_allclose(found.pixels[i], want, atol=1e-4)
-        p = model.plan.prefix
-        np.testing.assert_allclose(found.entropy[i], sl.attention_entropy(probs[..., p:, :]).mean(0), atol=1e-4)
-        np.testing.assert_allclose(found.prefix_mass[i], sl.prefix_mass(probs, model.plan.grid).mean(0), atol=1e-5)
+        p = model.encoder_config.prefix
+        np.testing.assert_allclose(
+            found.entropy[i], sl.analysis.attention_entropy(probs[..., p:, :]).mean(0), atol=1e-4
+        )
+        np.testing.assert_allclose(
+            found.prefix_mass[i], sl.analysis.prefix_mass(probs, model.encoder_config.grid).mean(0), atol=1e-5
+        )
     assert "6 taps expected, 6 got" in found.how["proof"]
     assert found.fraction.max() < 1
     assert [block for block, _ in found.sorted_heads()] == [0, 1, 4, 5]
@@ -127,9 +135,9 @@ def test_the_tap_equals_eager_attention(make, dtype):
     images = torch.rand(3, 3, 32, 32, dtype=dtype)
     with torch.no_grad():
         plain = model(images)
-    s = subject(sl.adopt(model, image=sl.ImageSpec(size=(32, 32))))
+    s = observe(sl.adopt(model, image=sl.ImageSpec(size=(32, 32))))
     seen = {}
-    with observed(s), attention_probs(s, seen.__setitem__) as taps:
+    with evaluation_mode(s), attention_probs(s, seen.__setitem__) as taps:
         logits = s.model(images)
     assert taps.got == taps.expected == 3
     assert taps.error < 1e-5
@@ -164,12 +172,12 @@ def test_everything_is_put_back_after_an_exception():
     before = (F.scaled_dot_product_attention, F.softmax, torch.softmax, torch.Tensor.softmax)
     fast = torch.backends.mha.get_fastpath_enabled()
     model = sl.build("vit-nano4", classes=0)
-    s = subject(model)
+    s = observe(model)
 
     def keep(block, probs):
         raise RuntimeError("no room")
 
-    with pytest.raises(RuntimeError, match="no room"), observed(s), attention_probs(s, keep):
+    with pytest.raises(RuntimeError, match="no room"), evaluation_mode(s), attention_probs(s, keep):
         model(torch.rand(1, 3, 32, 32))
     assert before == (F.scaled_dot_product_attention, F.softmax, torch.softmax, torch.Tensor.softmax)
     assert "softmax" not in vars(torch.Tensor)
@@ -179,7 +187,7 @@ def test_everything_is_put_back_after_an_exception():
 
 def test_missing_taps_are_an_error():
     model = sl.build("vit-nano4", classes=0)
-    s = subject(model)
+    s = observe(model)
     model.blocks[2].forward = lambda x, rows=None: x
     with pytest.raises(ValueError, match="Expected 6 attention taps, got 5: none in block 2"):
         sl.attention_distance(s, torch.rand(2, 3, 32, 32))
@@ -208,15 +216,19 @@ def test_rollout_rows_sum_to_one(seed, layers, heads, n):
     torch.manual_seed(seed)
     probs = torch.randn(layers, 2, heads, n, n, dtype=torch.float64).softmax(-1)
     gradients = torch.randn_like(probs)
-    for joint in (sl.rollout(probs), sl.rollout(probs, identity=True), sl.gradient_rollout(probs, gradients)):
+    for joint in (
+        sl.analysis.rollout(probs),
+        sl.analysis.rollout(probs, identity=True),
+        sl.analysis.gradient_rollout(probs, gradients),
+    ):
         torch.testing.assert_close(joint.sum(-1), torch.ones(2, n, dtype=torch.float64))
     eye = torch.eye(n, dtype=torch.float64).expand(layers, 2, heads, n, n)
-    for joint in (sl.rollout(eye), sl.rollout(eye, identity=True)):
+    for joint in (sl.analysis.rollout(eye), sl.analysis.rollout(eye, identity=True)):
         assert torch.equal(joint, eye[0, :, 0])
     want = torch.eye(n, dtype=torch.float64)
     for a in probs.mean(2)[:, 0]:
         want = a @ want
-    torch.testing.assert_close(sl.rollout(probs)[0], want)
+    torch.testing.assert_close(sl.analysis.rollout(probs)[0], want)
 
 
 def test_gradients_are_paired_with_their_own_layer():
@@ -224,7 +236,7 @@ def test_gradients_are_paired_with_their_own_layer():
     probs = torch.rand(3, 1, 1, 4, 4, dtype=torch.float64).softmax(-1)
     gradients = torch.zeros_like(probs)
     gradients[1] = 1
-    joint = sl.gradient_rollout(probs, gradients)
+    joint = sl.analysis.gradient_rollout(probs, gradients)
     want = probs[1, :, 0] + torch.eye(4)
     torch.testing.assert_close(joint, want / want.sum(-1, keepdim=True))
 
@@ -241,8 +253,8 @@ def test_gradient_rollout_of_a_model(pool):
         score = model(x).gather(1, targets[:, None]).sum()
     names = sorted(tape, key=lambda name: int(name.split(".")[1]))
     gradients = torch.autograd.grad(score, [tape[n] for n in names])
-    joint = sl.gradient_rollout([tape[n] for n in names], gradients)
-    p = model.plan.prefix
+    joint = sl.analysis.gradient_rollout([tape[n] for n in names], gradients)
+    p = model.encoder_config.prefix
     rows = joint[:, 0, 1:] if pool == "cls" else joint[:, p:].mean(1)[:, p:]
     np.testing.assert_allclose(found.maps.reshape(4, -1), rows.detach(), atol=1e-5)
     assert not any(p.grad is not None for p in model.parameters())
@@ -253,12 +265,12 @@ def test_maps_of_heads():
     model = peers.fill(timm_model(), std=0.3)
     images = torch.rand(3, 3, 32, 32)
     adopted = sl.adopt(model, image=sl.ImageSpec(size=(32, 32)))
-    found = sl.attention_maps(adopted, images, block=1, query=6)
+    found = sl.analysis.attention_maps(adopted, images, block=1, query=6)
     assert found.maps.shape == (3, 3, 4, 4)
     with torch.no_grad(), sl.record(adopted, "blocks.1.attn.probs") as tape:
         adopted(images)
     np.testing.assert_allclose(found.maps.reshape(3, 3, -1), tape["blocks.1.attn.probs"][:, :, 7, 1:], atol=1e-5)
     with pytest.raises(ValueError, match="no block 3"):
-        sl.attention_maps(adopted, images, block=3)
+        sl.analysis.attention_maps(adopted, images, block=3)
     with pytest.raises(ValueError, match="no patch 16"):
-        sl.attention_maps(adopted, images, query=16)
+        sl.analysis.attention_maps(adopted, images, query=16)

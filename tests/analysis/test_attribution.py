@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 import sightline as sl
-from sightline.analysis.cam import cam_layer, grad_cam
-from sightline.analysis.faithful import curves, random_twin
-from sightline.analysis.subject import observed, subject
+from sightline.analysis.saliency.cam import cam_layer, grad_cam
+from sightline.analysis.saliency.faithfulness import curves, randomized_copy
+from sightline.observe.model import evaluation_mode, observe
 from tests import peers
 
 
 class Bright(nn.Module):
-    """Class 1 is the contrast in the picture's upper left quarter: a model whose reasons are known."""
+    """Class 1 is the contrast in the image's upper left quarter: a model whose reasons are known."""
 
     def __init__(self):
         super().__init__()
@@ -40,15 +40,15 @@ def test_the_formula_of_grad_cam():
     a, g = torch.rand(2, 6, 3) - 0.5, torch.rand(2, 6, 3) - 0.5
     weights = g.mean(1)
     want = torch.stack([(a[i] @ weights[i]).clamp(min=0) for i in range(2)])
-    torch.testing.assert_close(sl.cam(a, g), want)
+    torch.testing.assert_close(sl.analysis.cam(a, g), want)
 
 
 def test_deletion_and_insertion_know_a_good_map(bright):
-    s, images = subject(bright), torch.rand(4, 3, 32, 32) + 0.5 * torch.randn(4, 3, 32, 32)
+    s, images = observe(bright), torch.rand(4, 3, 32, 32) + 0.5 * torch.randn(4, 3, 32, 32)
     good = torch.zeros(4, 8, 8)
     good[:, :4, :4] = 1
     classes = torch.ones(4, dtype=torch.long)
-    with observed(s):
+    with evaluation_mode(s):
         deletion, insertion = curves(s, images, classes, good)
         worse_deletion, worse_insertion = curves(s, images, classes, 1 - good)
     assert (deletion < worse_deletion).all()
@@ -58,8 +58,8 @@ def test_deletion_and_insertion_know_a_good_map(bright):
 def test_the_layer_is_one_that_the_head_depends_on():
     for change in ({"pool": "cls"}, {"pool": "gap"}, {"pool": "map"}, {"registers": 2}):
         model = peers.fill(sl.build("vit-nano4", classes=5, **change), std=0.1)
-        s = subject(model)
-        with observed(s, gradients=True):
+        s = observe(model)
+        with evaluation_mode(s, gradients=True):
             maps = grad_cam(s, torch.rand(2, 3, 32, 32), torch.tensor([0, 1]))
         assert maps.shape == (2, 8, 8)
         assert maps.any(), (change, cam_layer(s))
@@ -88,7 +88,7 @@ def test_cnn_and_other_libraries():
 
 def test_scrambled_weights_keep_their_values_and_nothing_else():
     model = peers.fill(sl.build("vit-nano4", classes=5), std=0.1)
-    twin = random_twin(model)
+    twin = randomized_copy(model)
     for (name, p), q in zip(model.named_parameters(), twin.parameters()):
         torch.testing.assert_close(p.flatten().sort().values, q.flatten().sort().values)
         assert p.numel() < 3 or not torch.equal(p, q), name
@@ -96,13 +96,13 @@ def test_scrambled_weights_keep_their_values_and_nothing_else():
 
 def test_mass_on_the_object():
     scene = sl.dataset("scenes/shape", split="test", num=8, size=32).scene(3)
-    mask = scene.masks[scene.subject][None]
-    even = sl.object_mass(np.ones((1, 8, 8)), mask)
+    mask = scene.masks[scene.target][None]
+    even = sl.analysis.object_mass(np.ones((1, 8, 8)), mask)
     assert even.mass == pytest.approx(even.area)
-    exact = sl.object_mass(mask.astype(float), mask)
+    exact = sl.analysis.object_mass(mask.astype(float), mask)
     assert exact.mass == pytest.approx(1)
     with pytest.raises(ValueError, match="without any mass"):
-        sl.object_mass(np.zeros((1, 8, 8)), mask)
+        sl.analysis.object_mass(np.zeros((1, 8, 8)), mask)
 
 
 def test_errors():

@@ -23,14 +23,14 @@ def features(seed, rows=40, wide=30):
 
 def test_oracles():
     """paper-facts 4.2, to the digits given."""
-    assert sl.hsic(X, Y, biased=True) == pytest.approx(1.1777778, abs=5e-8)
-    assert sl.hsic(X, X, biased=True) == pytest.approx(1.2811111, abs=5e-8)
-    assert sl.hsic(Y, Y, biased=True) == pytest.approx(21.7777778, abs=5e-8)
-    assert sl.linear_cka(X, Y, biased=True) == pytest.approx(0.2229786, abs=5e-8)
-    assert sl.hsic(X, Y) == pytest.approx(0.1111111, abs=5e-8)
-    assert sl.hsic(X, X) == pytest.approx(0.9888889, abs=5e-8)
-    assert sl.hsic(Y, Y) == pytest.approx(16.3333333, abs=5e-8)
-    assert sl.linear_cka(X, Y) == pytest.approx(0.0276469, abs=5e-8)
+    assert sl.analysis.hsic(X, Y, biased=True) == pytest.approx(1.1777778, abs=5e-8)
+    assert sl.analysis.hsic(X, X, biased=True) == pytest.approx(1.2811111, abs=5e-8)
+    assert sl.analysis.hsic(Y, Y, biased=True) == pytest.approx(21.7777778, abs=5e-8)
+    assert sl.analysis.linear_cka(X, Y, biased=True) == pytest.approx(0.2229786, abs=5e-8)
+    assert sl.analysis.hsic(X, Y) == pytest.approx(0.1111111, abs=5e-8)
+    assert sl.analysis.hsic(X, X) == pytest.approx(0.9888889, abs=5e-8)
+    assert sl.analysis.hsic(Y, Y) == pytest.approx(16.3333333, abs=5e-8)
+    assert sl.analysis.linear_cka(X, Y) == pytest.approx(0.0276469, abs=5e-8)
 
 
 def song(k, l):
@@ -43,27 +43,29 @@ def song(k, l):
 
 
 @given(seed=st.integers(0, 1000), rows=st.integers(4, 80), wide=st.integers(1, 40))
-def test_u_centring_is_songs_formula(seed, rows, wide):
+def test_u_centering_is_songs_formula(seed, rows, wide):
     x, y = features(seed, rows, wide), features(seed + 1, rows, wide)
     want = song(x @ x.mT, y @ y.mT)
-    assert sl.hsic(x, y) == pytest.approx(want.item(), abs=1e-9 * wide)
+    assert sl.analysis.hsic(x, y) == pytest.approx(want.item(), abs=1e-9 * wide)
 
 
 @given(seed=st.integers(0, 1000), scale=st.floats(0.01, 100), shift=st.floats(-1e3, 1e3))
 def test_invariances(seed, scale, shift):
     x, y = features(seed), features(seed + 1) + features(seed)
     turn = torch.linalg.qr(features(seed + 2, 30, 30)).Q
-    want = sl.linear_cka(x, y)
-    assert sl.linear_cka(x, x) == pytest.approx(1)
-    assert sl.linear_cka(y, x) == pytest.approx(want)
-    assert sl.linear_cka(x @ turn * scale + shift, y) == pytest.approx(want, abs=1e-9)
-    assert abs(sl.linear_cka(x * torch.linspace(0.01, 10, 30), y) - want) > 1e-3  # a general linear map changes it
+    want = sl.analysis.linear_cka(x, y)
+    assert sl.analysis.linear_cka(x, x) == pytest.approx(1)
+    assert sl.analysis.linear_cka(y, x) == pytest.approx(want)
+    assert sl.analysis.linear_cka(x @ turn * scale + shift, y) == pytest.approx(want, abs=1e-9)
+    assert (
+        abs(sl.analysis.linear_cka(x * torch.linspace(0.01, 10, 30), y) - want) > 1e-3
+    )  # a general linear map changes it
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shift", [0.0, 3.0, 30.0, 1e3])
 def test_a_shared_mean_changes_nothing(dtype, shift):
-    from sightline.analysis.similarity import gram, u_center
+    from sightline.analysis.similarity.measures import gram, u_center
 
     x = features(0, 128, 400)
     y = x @ features(1, 400, 300) / 20
@@ -78,8 +80,8 @@ def test_a_shared_mean_changes_nothing(dtype, shift):
 @pytest.mark.parametrize("threads", [1, 2])  # by NumPy, by torch
 @pytest.mark.parametrize("rows", [5, 63, 128])
 @pytest.mark.parametrize("shift", [0.0, 0.5, 50.0])
-def test_the_gram_matrix_of_centred_features(threads, rows, shift):
-    from sightline.analysis.similarity import gram
+def test_the_gram_matrix_of_centered_features(threads, rows, shift):
+    from sightline.analysis.similarity.measures import gram
 
     x = features(rows, rows, 40_000) + shift  # more than one slice
     want = (x - x.mean(0)) @ (x - x.mean(0)).mT
@@ -98,8 +100,8 @@ def test_the_gram_matrix_of_centred_features(threads, rows, shift):
 
 def test_unrelated_features_are_unlike_only_without_bias():
     draws = [(features(2 * i, 32, 20), features(2 * i + 1, 32, 20)) for i in range(300)]
-    unbiased = np.array([sl.linear_cka(x, y) for x, y in draws])
-    biased = np.mean([sl.linear_cka(x, y, biased=True) for x, y in draws])
+    unbiased = np.array([sl.analysis.linear_cka(x, y) for x, y in draws])
+    biased = np.mean([sl.analysis.linear_cka(x, y, biased=True) for x, y in draws])
     assert biased == pytest.approx(0.389, abs=0.01)
     assert abs(unbiased.mean()) < 3 * unbiased.std() / 300**0.5 + 0.005
     assert (unbiased < 0).any()  # nothing is clamped
@@ -109,28 +111,28 @@ def test_unrelated_features_are_unlike_only_without_bias():
 def test_far_more_features_than_rows(rows):
     """p = 10,000: the biased estimate finds unrelated features alike (0.997 and 0.987), the unbiased one does not."""
     draws = [(features(2 * i, rows, 10_000), features(2 * i + 1, rows, 10_000)) for i in range(8)]
-    assert min(sl.linear_cka(x, y, biased=True) for x, y in draws[:2]) > 0.98
-    assert abs(np.mean([sl.linear_cka(x, y) for x, y in draws])) < 0.04
+    assert min(sl.analysis.linear_cka(x, y, biased=True) for x, y in draws[:2]) > 0.98
+    assert abs(np.mean([sl.analysis.linear_cka(x, y) for x, y in draws])) < 0.04
 
 
 @given(seed=st.integers(0, 100), shift=st.floats(-100, 100), scale=st.floats(0.1, 10))
-def test_mutual_neighbours(seed, shift, scale):
+def test_mutual_neighbors(seed, shift, scale):
     x, y = features(seed), features(seed + 1)
-    assert sl.mutual_knn(x, scale * x + shift, k=5) == 1
-    assert sl.mutual_knn(x, y, k=5) == sl.mutual_knn(y, x, k=5)
-    assert sl.mutual_knn(x, y, k=39) == 1  # all the others
+    assert sl.analysis.mutual_knn(x, scale * x + shift, k=5) == 1
+    assert sl.analysis.mutual_knn(x, y, k=5) == sl.analysis.mutual_knn(y, x, k=5)
+    assert sl.analysis.mutual_knn(x, y, k=39) == 1  # all the others
 
 
 def test_refused():
     with pytest.raises(ValueError, match="at least 4 rows"):
-        sl.hsic(X[:3], Y[:3])
+        sl.analysis.hsic(X[:3], Y[:3])
     with pytest.raises(ValueError, match="same rows"):
-        sl.linear_cka(X, Y[:4])
+        sl.analysis.linear_cka(X, Y[:4])
     with pytest.raises(ValueError, match="NaN"):
-        sl.linear_cka(X * torch.nan, Y)
+        sl.analysis.linear_cka(X * torch.nan, Y)
     with pytest.raises(ValueError, match="k lies between"):
-        sl.mutual_knn(X, Y, k=6)
-    assert np.isnan(sl.linear_cka(X, torch.ones(6, 2)))
+        sl.analysis.mutual_knn(X, Y, k=6)
+    assert np.isnan(sl.analysis.linear_cka(X, torch.ones(6, 2)))
 
 
 @pytest.fixture(scope="module")
@@ -144,36 +146,36 @@ def cnn():
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def make_images():
     return sl.dataset("scenes/objects", num=96, size=32)
 
 
-def test_streamed_equals_features_held_at_once(vit, cnn, pictures):
-    found = sl.cka(vit, cnn, pictures, layers="blocks", batch=96)
-    images = torch.cat([x for x, _ in pictures.batches(vit.image, batch=96)])
+def test_streamed_equals_features_held_at_once(vit, cnn, make_images):
+    found = sl.cka(vit, cnn, make_images, layers="blocks", batch=96)
+    images = torch.cat([x for x, _ in make_images.batches(vit.image, batch=96)])
     with torch.no_grad(), sl.record(vit, *found.rows) as a, sl.record(cnn, *found.columns) as b:
         vit(images), cnn(images)
     for i, row in enumerate(found.rows):
         for j, column in enumerate(found.columns):
             x, y = a[row].flatten(1), b[column].flatten(1)
-            assert found.similarity[i, j] == pytest.approx(sl.linear_cka(x, y), abs=1e-5)
-            assert found.knn[i, j] == pytest.approx(sl.mutual_knn(x, y, k=10), abs=0.02)
+            assert found.similarity[i, j] == pytest.approx(sl.analysis.linear_cka(x, y), abs=1e-5)
+            assert found.knn[i, j] == pytest.approx(sl.analysis.mutual_knn(x, y, k=10), abs=0.02)
 
 
-def test_within_one_model(vit, pictures):
-    found = sl.cka(vit, None, pictures, batch=32)
+def test_within_one_model(vit, make_images):
+    found = sl.cka(vit, None, make_images, batch=32)
     assert found.rows == found.columns
     assert len(found.rows) == 3 * 6 + 2  # Raghu et al.: about six per block
     np.testing.assert_allclose(found.similarity, found.similarity.T, atol=1e-12)
     np.testing.assert_allclose(found.similarity.diagonal(), 1, atol=1e-12)
     np.testing.assert_allclose(found.knn.diagonal(), 1)
-    again = sl.cka(vit, vit, pictures, batch=32)
+    again = sl.cka(vit, vit, make_images, batch=32)
     np.testing.assert_array_equal(again.similarity, found.similarity)
     assert found.how["n"] == 96
 
 
 def test_stable_over_batch_sizes_and_orders():
-    """A known pair of layers: the unbiased value stays, whatever the batch; the order of pictures does not matter."""
+    """A known pair of layers: the unbiased value stays, whatever the batch; the order of images does not matter."""
     vit = sl.build("vit-nano4", classes=0, depth=2)
     data = sl.dataset("scenes/objects", num=1024, size=32)
     values = [
@@ -188,22 +190,22 @@ def test_stable_over_batch_sizes_and_orders():
     assert whole.similarity[0, 1] == pytest.approx(values[3], abs=1e-6)
 
 
-def test_repeats_give_a_band(vit, cnn, pictures):
-    found = sl.cka(vit, cnn, pictures, layers="blocks", batch=24, n=72, repeats=4, seed=3)
+def test_repeats_give_a_band(vit, cnn, make_images):
+    found = sl.cka(vit, cnn, make_images, layers="blocks", batch=24, n=72, repeats=4, seed=3)
     assert (found.band > 0).all()
-    whole = sl.cka(vit, cnn, pictures, layers="blocks", batch=96)
+    whole = sl.cka(vit, cnn, make_images, layers="blocks", batch=96)
     inside = np.abs(whole.similarity - found.similarity) < 3 * found.band + 0.05
     assert inside.mean() > 0.8
     assert np.isnan(whole.band).all()
     assert whole.how["band"] == "none: one batch"
-    again = sl.cka(vit, cnn, pictures, layers="blocks", batch=24, n=72, repeats=4, seed=3)
+    again = sl.cka(vit, cnn, make_images, layers="blocks", batch=24, n=72, repeats=4, seed=3)
     np.testing.assert_array_equal(again.similarity, found.similarity)
 
 
-def test_one_repeat_has_the_band_of_its_batches(vit, cnn, pictures):
+def test_one_repeat_has_the_band_of_its_batches(vit, cnn, make_images):
     """The error over batches is that of leaving out each batch in turn, to first order; and its rule is named."""
-    from sightline.analysis.grams import Sums
-    from sightline.analysis.similarity import gram
+    from sightline.analysis.similarity.grams import Sums
+    from sightline.analysis.similarity.measures import gram
 
     def summed(numbers):
         sums = Sums(["x", "y"], ["x", "y"])
@@ -218,15 +220,15 @@ def test_one_repeat_has_the_band_of_its_batches(vit, cnn, pictures):
     error = summed(range(40)).error()
     torch.testing.assert_close(error[0, 1], jackknife[0, 1], rtol=0.1, atol=0)
     torch.testing.assert_close(error.diagonal(), torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-7)
-    found = sl.cka(vit, cnn, pictures, layers="blocks", tokens="gap", batch=24)
+    found = sl.cka(vit, cnn, make_images, layers="blocks", tokens="gap", batch=24)
     assert "4 batches of one repeat" in found.how["band"]
     assert (found.band > 0).all()
 
 
 @pytest.mark.parametrize("tokens", ["all", "cls", "patches", "gap", 5])
-def test_token_choices(vit, pictures, tokens):
-    found = sl.cka(vit, None, pictures, layers="blocks", tokens=tokens, batch=96)
-    images = torch.cat([x for x, _ in pictures.batches(vit.image, batch=96)])
+def test_token_choices(vit, make_images, tokens):
+    found = sl.cka(vit, None, make_images, layers="blocks", tokens=tokens, batch=96)
+    images = torch.cat([x for x, _ in make_images.batches(vit.image, batch=96)])
     with torch.no_grad(), sl.record(vit, *found.rows) as tape:
         vit(images)
     pick = {
@@ -236,37 +238,37 @@ def test_token_choices(vit, pictures, tokens):
         "gap": lambda t: t[:, 1:].mean(1),
         5: lambda t: t[:, 6],
     }[tokens]
-    want = sl.linear_cka(pick(tape[found.rows[0]]), pick(tape[found.rows[1]]))
+    want = sl.analysis.linear_cka(pick(tape[found.rows[0]]), pick(tape[found.rows[1]]))
     assert found.similarity[0, 1] == pytest.approx(want, abs=1e-5)
 
 
-def test_what_is_undefined_has_a_reason(vit, cnn, pictures):
-    found = sl.cka(vit, cnn, pictures, layers=("all", "blocks"), tokens=("cls", "gap"), batch=48)
-    assert "same for every picture" in found.reasons["encoder_input"]  # the class token has seen nothing yet
+def test_what_is_undefined_has_a_reason(vit, cnn, make_images):
+    found = sl.cka(vit, cnn, make_images, layers=("all", "blocks"), tokens=("cls", "gap"), batch=48)
+    assert "same for every image" in found.reasons["encoder_input"]  # the class token has seen nothing yet
     assert np.isnan(found.similarity[0]).all()
     assert np.isfinite(found.similarity[-1]).all()
-    none = sl.cka(vit, cnn, pictures, layers="blocks", tokens="cls", batch=48)
+    none = sl.cka(vit, cnn, make_images, layers="blocks", tokens="cls", batch=48)
     assert all("no class token" in none.reasons[c] for c in none.columns)
     assert np.isnan(none.similarity).all()
 
 
-def test_a_last_batch_under_four_is_dropped_with_notice(vit, pictures, caplog):
-    found = sl.cka(vit, None, pictures.subset(indices=np.arange(35)), layers="blocks", batch=16)
+def test_a_last_batch_under_four_is_dropped_with_notice(vit, make_images, caplog):
+    found = sl.cka(vit, None, make_images.subset(indices=np.arange(35)), layers="blocks", batch=16)
     assert found.how["n"] == 32
     assert found.how["dropped"] == 3
     assert "fewer than 4" in caplog.text
     with pytest.raises(ValueError, match="at least 4"):
-        sl.cka(vit, None, pictures.subset(indices=[0, 1, 2]), batch=16)
+        sl.cka(vit, None, make_images.subset(indices=[0, 1, 2]), batch=16)
 
 
-def test_each_model_prepares_its_own_pictures(pictures):
+def test_each_model_prepares_its_own_images(make_images):
     small, large = sl.build("vit-nano4", classes=0, depth=1), sl.build("bit-nano", classes=0, size=64)
-    found = sl.cka(small, large, pictures, layers="blocks", batch=32)
+    found = sl.cka(small, large, make_images, layers="blocks", batch=32)
     assert np.isfinite(found.similarity).all()
-    bytes_ = np.stack([pictures[i][0] for i in range(32)])
-    for data in (bytes_, list(bytes_), (picture for picture in bytes_), torch.from_numpy(bytes_).permute(0, 3, 1, 2)):
+    bytes_ = np.stack([make_images[i][0] for i in range(32)])
+    for data in (bytes_, list(bytes_), (image for image in bytes_), torch.from_numpy(bytes_).permute(0, 3, 1, 2)):
         other = sl.cka(small, large, data, layers="blocks", batch=32)
-        want = sl.cka(small, large, pictures.subset(indices=np.arange(32)), layers="blocks", batch=32)
+        want = sl.cka(small, large, make_images.subset(indices=np.arange(32)), layers="blocks", batch=32)
         np.testing.assert_allclose(other.similarity, want.similarity, atol=1e-9)
 
 
@@ -280,17 +282,17 @@ def test_each_model_prepares_its_own_pictures(pictures):
         ({"batch": 0}, "batch is"),
         ({"repeats": 0}, "repeats is"),
         ({"n": -1}, "n is"),
-        ({"data": []}, "no pictures"),
-        ({"data": 5}, "Pictures come as"),
-        ({"data": torch.rand(5, 3, 16, 16)}, "Prepared pictures"),
+        ({"data": []}, "no images"),
+        ({"data": 5}, "Images come as"),
+        ({"data": torch.rand(5, 3, 16, 16)}, "Prepared images"),
         ({"data": torch.full((8, 3, 32, 32), torch.nan)}, "NaN"),
         ({"data": np.zeros((5, 32, 32))}, "four dimensions"),
         ({"data": iter(torch.rand(8, 3, 32, 32)), "repeats": 2}, "only once"),
         ({"b": "vit-b16"}, "A model is expected"),
     ],
 )
-def test_errors_say_what_to_do(vit, pictures, change, message):
-    settings = {"b": None, "data": pictures, "layers": "blocks", **change}
+def test_errors_say_what_to_do(vit, make_images, change, message):
+    settings = {"b": None, "data": make_images, "layers": "blocks", **change}
     with pytest.raises(ValueError, match=message):
         sl.cka(vit, settings.pop("b"), settings.pop("data"), **settings)
 
@@ -315,7 +317,7 @@ def test_nothing_stays_behind_after_an_exception(vit, cnn):
     vit.eval()
 
 
-def test_memory_does_not_grow_with_pictures(vit):
+def test_memory_does_not_grow_with_images(vit):
     def peak(count):
         stream = (np.full((32, 32, 3), i % 251, np.uint8) for i in range(count))
         gc.collect()
@@ -326,7 +328,7 @@ def test_memory_does_not_grow_with_pictures(vit):
         return top
 
     peak(64)
-    assert peak(640) < peak(64) + 500_000  # the pictures alone are 2 MB; a progress bar may come in
+    assert peak(640) < peak(64) + 500_000  # the images alone are 2 MB; a progress bar may come in
 
 
 PEAK = """
@@ -335,13 +337,13 @@ from benchmarks.race import high_water
 vit = sl.build("vit-nano4", classes=10)
 stream = lambda: (np.full((32, 32, 3), i % 251, np.uint8) + np.uint8(i % 3) for i in range({count}))
 sl.cka(vit, None, stream(), batch=16)
-sl.attention_distance(vit, stream()), sl.residual_study(vit, stream())
+sl.attention_distance(vit, stream()), sl.residual_ratios(vit, stream())
 print(high_water())
 """
 
 
-def test_resident_memory_does_not_grow_with_pictures():
-    """Peak resident memory of a process of its own; the features of 400 pictures would be 230 MiB."""
+def test_resident_memory_does_not_grow_with_images():
+    """Peak resident memory of a process of its own; the features of 400 images would be 230 MiB."""
 
     def peak(count):
         run = subprocess.run([sys.executable, "-c", PEAK.format(count=count)], capture_output=True, text=True)
@@ -351,8 +353,8 @@ def test_resident_memory_does_not_grow_with_pictures():
     assert peak(400) < peak(40) + 25
 
 
-def test_saved_and_loaded(vit, pictures, tmp_path):
-    found = sl.cka(vit, None, pictures, layers="blocks", batch=32)
+def test_saved_and_loaded(vit, make_images, tmp_path):
+    found = sl.cka(vit, None, make_images, layers="blocks", batch=32)
     again = sl.Result.load(found.save(tmp_path / "cka.npz"))
     np.testing.assert_array_equal(again.similarity, found.similarity)
     assert again.rows == found.rows

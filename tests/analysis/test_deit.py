@@ -41,23 +41,23 @@ def test_heads_look_further_with_depth(deit, photographs):
 
 
 def test_the_class_token_changes_late(deit, photographs):
-    sign = sl.residual_study(deit, photographs).class_minus_patches()  # C10
+    sign = sl.residual_ratios(deit, photographs).class_minus_patches()  # C10
     assert (sign[:12] > 0).all()
     assert np.mean(sign[-6:]) < 0
 
 
 def test_the_own_patch_stands_out_behind_the_addition(deit, photographs):
-    layers = ["blocks.0.attn_sum", "blocks.2.attn_sum", "blocks.5.attn_sum"]  # C9; higher up 16 pictures decide nothing
+    layers = ["blocks.0.attn_sum", "blocks.2.attn_sum", "blocks.5.attn_sum"]  # C9; higher up 16 images decide nothing
     after, before = (
         sl.receptive_field(deit, photographs, layers=layers, side=side, n=16) for side in ("after", "before")
     )
     assert (after.own - before.own > 2 * np.hypot(after.own_error, before.own_error)).all()
-    assert (after.own > 20 / 14**2).all()  # a patch is 1/196 of the picture
+    assert (after.own > 20 / 14**2).all()  # a patch is 1/196 of the image
 
 
 def test_maps_that_follow_a_class_lie_on_the_object(deit):
     scenes = sl.dataset("scenes/shape", split="test", num=64, size=224)  # V14: by gradient, not by rollout alone
-    found = sl.object_focus(deit, scenes, n=24, methods=["gradient_rollout", "rollout"])
+    found = sl.analysis.object_focus(deit, scenes, n=24, methods=["gradient_rollout", "rollout"])
     mean, half = found.gain("gradient_rollout")
     assert mean > half
     assert mean > found.gain("rollout")[0]

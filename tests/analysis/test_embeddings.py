@@ -6,7 +6,7 @@ import torch
 
 import sightline as sl
 from sightline.analysis.embeddings import one_wave, position_embedding, spearman
-from sightline.analysis.subject import subject
+from sightline.observe.model import observe
 from tests import peers
 
 
@@ -39,8 +39,8 @@ def test_the_table_is_found_whatever_its_kind(position, at):
     if position == "sincos" and at != "stem":
         return
     model = sl.build("vit-nano4", classes=0, position=position, position_at=at, registers=2, pool="cls", size=(32, 24))
-    table = position_embedding(subject(model))
-    found = model.positions[0](torch.zeros(1, model.plan.prefix + 48, 64))[0, model.plan.prefix :]
+    table = position_embedding(observe(model))
+    found = model.positions[0](torch.zeros(1, model.encoder_config.prefix + 48, 64))[0, model.encoder_config.prefix :]
     torch.testing.assert_close(table.flatten(0, 1).float(), found.detach(), atol=1e-5, rtol=0)
 
 
@@ -59,7 +59,7 @@ def test_other_libraries():
         peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, num_classes=0), std=0.1
     )
     adopted = sl.adopt(model)
-    table = position_embedding(subject(adopted))
+    table = position_embedding(observe(adopted))
     torch.testing.assert_close(table.flatten(0, 1).float(), model.pos_embed[0, 1:].detach(), atol=1e-5, rtol=0)
     assert sl.patch_filters(adopted).components.shape[1:] == (8, 8, 3)
     assert sl.patch_filters(sl.build("bit-nano")).components.shape[1:] == (3, 3, 3)
@@ -82,9 +82,9 @@ def test_rank_correlation():
     assert one_wave(table.double()) > 0.9
 
 
-def test_neighbouring_patches():
+def test_neighboring_patches():
     model = sl.build("vit-nano4", classes=0)
-    scenes = sl.neighbour_similarity(model, sl.dataset("scenes/objects", num=32, size=32), batch=8)
-    noise = sl.neighbour_similarity(model, torch.randn(32, 3, 32, 32), batch=8)
-    assert scenes.summary()["neighbours"] > scenes.summary()["farthest"] + 0.1
-    assert abs(noise.summary()["neighbours"]) < 0.02
+    scenes = sl.analysis.neighbor_similarity(model, sl.dataset("scenes/objects", num=32, size=32), batch=8)
+    noise = sl.analysis.neighbor_similarity(model, torch.randn(32, 3, 32, 32), batch=8)
+    assert scenes.summary()["neighbors"] > scenes.summary()["farthest"] + 0.1
+    assert abs(noise.summary()["neighbors"]) < 0.02

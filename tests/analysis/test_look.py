@@ -55,7 +55,7 @@ def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
         "attribution-rollout",
         "attribution-rollout-gradient",
     }
-    assert apart == rollouts | {"attention-distance", "attention-maps", "gaze", "what-if", "positions"}
+    assert apart == rollouts | {"attention-distance", "attention-maps", "head-attention", "what-if", "positions"}
     assert all(rows[name].why for name in apart)
     assert all(row.state == "done" for name, row in rows.items() if name not in apart)
 
@@ -63,26 +63,26 @@ def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
 def test_compare(vit, cnn, data, tmp_path):
     rows = sl.compare(vit, cnn, data, tmp_path, n=12)
     found = states(rows)
-    assert found["cka"] == found["head-subsets"] == found["by-block"] == "done"
+    assert found["cka"] == found["head-subsets"] == found["block-similarity"] == "done"
     assert found["attention-distance-b"] == "does not apply"
     assert "failed" not in found.values()
     other = states(sl.compare(vit, vit, data, tmp_path / "same", n=24, only=["head-subsets", "cka"]))
     assert other == {"cka": "done", "head-subsets": "does not apply"}
 
 
-def test_probes_and_masks_where_the_pictures_have_them(vit, tmp_path):
+def test_probes_and_masks_where_the_images_have_them(vit, tmp_path):
     only = ["probes", "token-probes", "object-focus"]
     shapes = sl.dataset("scenes/shape", split="test", num=40, size=32)
     found = {row.name: row for row in sl.look(vit, shapes, tmp_path / "a", n=40, only=only)}
     assert {row.state for row in found.values()} == {"done"}
     probes = sl.Result.load(tmp_path / "a/probes.npz")
     assert probes.accuracy.shape == (3, 2)
-    assert 15 < probes.how["n"] < 21  # half of the pictures, but for classes of which there is one
-    plain = sl.Arrays(np.stack([shapes[i][0] for i in range(8)]), np.zeros(8, np.int64))
+    assert 15 < probes.how["n"] < 21  # half of the images, but for classes of which there is one
+    plain = sl.data.Arrays(np.stack([shapes[i][0] for i in range(8)]), np.zeros(8, np.int64))
     why = {row.name: row.why for row in sl.look(vit, plain, tmp_path / "b", only=only)}
     assert "hold 1 classes" in why["probes"]
     assert "no masks" in why["object-focus"]
-    several = sl.Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.eye(8, 3) > 0)
+    several = sl.data.Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.eye(8, 3) > 0)
     assert "several labels" in sl.look(vit, several, tmp_path / "c", only=["probes"])[0].why
     counting = sl.dataset("scenes/count", split="test", num=8, size=32)
     assert "one object" in sl.look(vit, counting, tmp_path / "d", only=["object-focus"])[0].why
@@ -91,12 +91,12 @@ def test_probes_and_masks_where_the_pictures_have_them(vit, tmp_path):
 def test_comparing_twins(tmp_path):
     data = sl.dataset("scenes/shape", split="test", num=48, size=32)
     twins = [peers.fill(sl.build("vit-nano4", patch=16, depth=2, classes=8, pool=p), std=0.1) for p in ("gap", "cls")]
-    rows = sl.compare(*twins, data, tmp_path, n=48, only=["pooling-twins", "probes"])
+    rows = sl.compare(*twins, data, tmp_path, n=48, only=["pooling-comparison", "probes"])
     assert set(states(rows).values()) == {"done"}, rows
     found = sl.Result.load(tmp_path / "pooling-twins.npz")
     assert found.curves[0] == "CLS; class token"  # whichever came first
-    apart = states(sl.compare(twins[0], twins[0], data, tmp_path / "same", only=["pooling-twins", "probes"]))
-    assert apart == {"probes": "done", "pooling-twins": "does not apply"}
+    apart = states(sl.compare(twins[0], twins[0], data, tmp_path / "same", only=["pooling-comparison", "probes"]))
+    assert apart == {"probes": "done", "pooling-comparison": "does not apply"}
 
 
 def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
@@ -124,7 +124,7 @@ def test_errors(vit, data, tmp_path):
         sl.look(vit, torch.rand(4, 3, 32, 32), tmp_path)
     with pytest.raises(ValueError, match="n is"):
         sl.look(vit, data, tmp_path, n=0)
-    assert np.isfinite(sl.look(vit, data, tmp_path, n=3, only=["cka", "neighbours"])[1].numbers["neighbours"])
+    assert np.isfinite(sl.look(vit, data, tmp_path, n=3, only=["cka", "neighbors"])[1].numbers["neighbors"])
 
 
 def test_a_cnn_without_residual_units(tmp_path):
@@ -135,6 +135,8 @@ def test_a_cnn_without_residual_units(tmp_path):
     model = sl.adopt(plain, image=sl.ImageSpec(size=(32, 32)))
     rows = sl.look(model, sl.dataset("scenes/shape", num=64, size=32), tmp_path, n=24)
     assert {row.state for row in rows} == {"done", "does not apply"}
-    assert {"cka", "receptive-field", "localisation", "probes", "priors"} <= {r.name for r in rows if r.state == "done"}
+    assert {"cka", "receptive-field", "localization", "probes", "inductive-bias"} <= {
+        r.name for r in rows if r.state == "done"
+    }
     features = sl.extract(model, sl.dataset("scenes/shape", num=4, size=32), layers="blocks", tokens="gap")
     assert list(features.layers) == ["inner.0", "inner.2"]

@@ -25,7 +25,7 @@ def test_the_five_curves(parts):
 
 
 def test_closed_form_is_least_squares(parts):
-    """The probe equals lstsq on the same standardised features with the ridge written as extra rows."""
+    """The probe equals lstsq on the same standardized features with the ridge written as extra rows."""
     model = sl.build("vit-nano4", depth=1)
     train, test = (sl.extract(model, part, layers="blocks", tokens="gap") for part in parts)
     x = train.features.double()
@@ -41,13 +41,13 @@ def test_closed_form_is_least_squares(parts):
 
 def test_maps_of_tokens(parts):
     model = sl.build("vit-nano4", patch=16, depth=2)
-    found = sl.token_probes(model, *parts, shots=3)
+    found = sl.analysis.token_probes(model, *parts, shots=3)
     assert found.layers == ("blocks.0.mlp_sum", "blocks.1.mlp_sum")
     assert found.per_token.shape == (2, 5)
     np.testing.assert_allclose(found.mean, found.per_token[:, 1:].mean(1))
-    assert sl.token_probes(sl.build("bit-nano"), *parts, layers="blocks", shots=3).layers
+    assert sl.analysis.token_probes(sl.build("bit-nano"), *parts, layers="blocks", shots=3).layers
     with pytest.raises(ValueError, match="blocks 0 to 1 only"):
-        sl.token_probes(model, *parts, layers=(7,))
+        sl.analysis.token_probes(model, *parts, layers=(7,))
 
 
 def test_a_hybrid_is_probed_in_its_encoder():

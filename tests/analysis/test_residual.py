@@ -12,7 +12,7 @@ from tests import peers
 def test_a_scaled_branch_scales_the_ratio(factor):
     """Norm ratio of a branch scaled by a is ratio / a."""
     z, f = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
-    one, other = sl.skip_against_branch(z, f), sl.skip_against_branch(z, factor * f)
+    one, other = sl.analysis.skip_branch_ratio(z, f), sl.analysis.skip_branch_ratio(z, factor * f)
     torch.testing.assert_close(other[0] * factor, one[0], rtol=1e-6, atol=0)
     torch.testing.assert_close(other[1], one[1], rtol=0, atol=2e-6)  # 1e-7 from rounding the scaled branch
     total = torch.cosine_similarity(z.double(), (z + factor * f).double(), dim=-1)
@@ -26,10 +26,10 @@ def images():
 
 def test_a_model_equals_its_recorded_tensors(images):
     model = peers.fill(sl.build("vit-nano4", classes=5, layer_scale=0.1), std=0.1)
-    found = sl.residual_study(model, images, batch=4)
+    found = sl.residual_ratios(model, images, batch=4)
     with torch.no_grad(), sl.record(model, "blocks.*.attn_skip", "blocks.*.attn_branch", "blocks.*.attn_sum") as tape:
         model(images)
-    want = sl.skip_against_branch(tape["blocks.2.attn_skip"], tape["blocks.2.attn_branch"]).mean(1)
+    want = sl.analysis.skip_branch_ratio(tape["blocks.2.attn_skip"], tape["blocks.2.attn_branch"]).mean(1)
     near = {"rtol": 1e-5, "atol": 1e-6}  # another batch is summed in another order, and a cosine may be near 0
     np.testing.assert_allclose(found.per_token[:, 4], want, **near)
     np.testing.assert_allclose(found.class_token[:, 4], want[:, 0], **near)
@@ -45,34 +45,34 @@ def test_a_model_equals_its_recorded_tensors(images):
 
 def test_layer_scale_is_part_of_the_branch(images):
     model = peers.fill(sl.build("vit-nano4", classes=5, depth=1, layer_scale=0.1), std=0.1)
-    before = sl.residual_study(model, images)
+    before = sl.residual_ratios(model, images)
     with torch.no_grad():
         model.blocks[0].attn_scale.gamma.mul_(3)
-    after = sl.residual_study(model, images)
+    after = sl.residual_ratios(model, images)
     np.testing.assert_allclose(after.per_token[0, 0] * 3, before.per_token[0, 0], rtol=1e-5)
 
 
 def test_families(images):
-    cnn = sl.residual_study(sl.build("bit-nano", classes=5), images)
+    cnn = sl.residual_ratios(sl.build("bit-nano", classes=5), images)
     assert cnn.per_token.shape == (3, 3, 0)
     assert np.isfinite(cnn.ratio).all()
     assert np.isnan(cnn.class_token).all()
-    hybrid = sl.residual_study(sl.build("r8-vit-nano4", classes=5), images)
+    hybrid = sl.residual_ratios(sl.build("r8-vit-nano4", classes=5), images)
     assert set(hybrid.sublayers) == {"convolution", "attention", "mlp"}
     assert any("adds nothing" in reason for reason in hybrid.reasons.values())  # units start as their shortcut
-    gap = sl.residual_study(sl.build("vit-nano4", classes=5, pool="gap"), images)
+    gap = sl.residual_ratios(sl.build("vit-nano4", classes=5, pool="gap"), images)
     assert np.isnan(gap.class_token).all()
     assert gap.per_token.shape[2] == 64
 
 
 def test_other_libraries(images):
     model = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=5)
-    found = sl.residual_study(model, images)
+    found = sl.residual_ratios(model, images)
     assert found.per_token.shape == (3, 4, 17)
     assert np.isfinite(found.per_token).all()
     net = peers.torchvision.models.vgg11(num_classes=5)
     with pytest.raises(ValueError, match="does not say what is added"):
-        sl.residual_study(sl.adopt(net, image=sl.ImageSpec(size=(32, 32))), images)
+        sl.residual_ratios(sl.adopt(net, image=sl.ImageSpec(size=(32, 32))), images)
 
 
 RESNETS = {
@@ -101,7 +101,7 @@ def test_skips_of_adopted_cnns(name, images):
         total = tape[p.skip] + tape[p.branch]
         want = total.clamp(min=0) if (tape[p.path] >= 0).all() else total
         torch.testing.assert_close(tape[p.path], want)
-    found = sl.residual_study(model, images)
+    found = sl.residual_ratios(model, images)
     assert np.isfinite(found.ratio).all()
     first = tape[sums[0].skip].flatten(2).norm(dim=1) / tape[sums[0].branch].flatten(2).norm(dim=1)
     assert found.ratio[0] == pytest.approx(first.double().mean().item(), rel=1e-5)
@@ -119,7 +119,7 @@ def test_adopting_changes_no_weight():
 
 
 def test_a_block_without_skips_has_no_ratio(images):
-    found = sl.residual_study(sl.build("vit-nano4", classes=5, no_skip=(1,)), images)
+    found = sl.residual_ratios(sl.build("vit-nano4", classes=5, no_skip=(1,)), images)
     assert np.isnan(found.ratio[2:4]).all()
     assert np.isfinite(found.ratio[[0, 1, 4, 5]]).all()
     assert "no skip connection" in found.reasons["blocks.1.attn_sum"]

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 import sightline as sl
-from sightline.analysis.subject import observed, subject
-from sightline.analysis.switches import Switch, switched_off
+from sightline.observe.model import evaluation_mode, observe
+from sightline.observe.switches import Switch, switch_off
 from tests import peers
 from tests.analysis.test_attention import hf_model, timm_model, torchvision_model
 
@@ -23,8 +23,8 @@ def images():
 
 
 def without(model, text, images):
-    s = subject(model)
-    with observed(s), switched_off(s, Switch.parse(text, s)):
+    s = observe(model)
+    with evaluation_mode(s), switch_off(s, Switch.parse(text, s)):
         return s.model(images)
 
 
@@ -80,16 +80,16 @@ def test_the_study(vit):
     assert found.similarity[0, 2] < 0.999
     assert found.similarity[1, 2] < 0.999
     assert ((found.agreement >= 0) & (found.agreement <= 1)).all()
-    unlabelled = sl.what_if(vit, torch.rand(6, 3, 32, 32), "head 0.0")
-    assert np.isnan(unlabelled.whole)
-    assert np.isfinite(unlabelled.agreement).all()
+    unlabeled = sl.what_if(vit, torch.rand(6, 3, 32, 32), "head 0.0")
+    assert np.isnan(unlabeled.whole)
+    assert np.isfinite(unlabeled.agreement).all()
 
 
 def test_nothing_stays_behind(vit, images):
     fused = F.scaled_dot_product_attention
-    s = subject(sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32))))
+    s = observe(sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32))))
     for text in ("block 0", "skip 0", "head 0.0", "token 0"):
-        with pytest.raises(RuntimeError, match="stop"), switched_off(s, Switch.parse(text, s)):
+        with pytest.raises(RuntimeError, match="stop"), switch_off(s, Switch.parse(text, s)):
             raise RuntimeError("stop")
     assert F.scaled_dot_product_attention is fused
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in s.model.modules())
@@ -109,35 +109,33 @@ def test_errors(vit, images, off):
 def test_head_subsets():
     vit, cnn = peers.fill(sl.build("vit-nano4", classes=0), std=0.2), sl.build("bit-nano", classes=0)
     data = sl.dataset("scenes/objects", num=48, size=32)
-    found = sl.head_subsets(vit, cnn, data, size=2, block=1, batch=48)
+    found = sl.analysis.head_subsets(vit, cnn, data, size=2, block=1, batch=48)
     assert found.subsets[0] == tuple(sorted(np.argsort(sl.attention_distance(vit, data).pixels[1])[:2].tolist()))
     images = next(iter(data.batches(vit.image, batch=48)))[0]
     with torch.no_grad(), sl.record(vit, "blocks.1.attn.per_head") as a, sl.record(cnn, found.columns[0]) as b:
         vit(images), cnn(images)
     heads = a["blocks.1.attn.per_head"][:, list(found.subsets[2])]
-    assert found.similarity[2, 0] == pytest.approx(sl.linear_cka(heads, b[found.columns[0]]), abs=1e-4)
+    assert found.similarity[2, 0] == pytest.approx(sl.analysis.linear_cka(heads, b[found.columns[0]]), abs=1e-4)
     assert (np.diff(found.distance) >= 0).all()
-    whole = sl.head_subsets(vit, cnn, data, size=4, batch=48, layers="blocks")
+    whole = sl.analysis.head_subsets(vit, cnn, data, size=4, batch=48, layers="blocks")
     assert whole.similarity.shape == (1, 3)
     with pytest.raises(ValueError, match="1 to 4 heads"):
-        sl.head_subsets(vit, cnn, data, size=5)
+        sl.analysis.head_subsets(vit, cnn, data, size=5)
     with pytest.raises(ValueError, match="no stages"):
-        sl.head_subsets(vit, vit, data)
+        sl.analysis.head_subsets(vit, vit, data)
     timm = sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32)))
     resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(32, 32)))
-    assert sl.head_subsets(timm, resnet, data, batch=48).similarity.shape == (3, 4)
+    assert sl.analysis.head_subsets(timm, resnet, data, batch=48).similarity.shape == (3, 4)
 
 
 def test_classes_are_matched_by_number_and_not_by_place(vit):
     """A dataset of a few of the model's classes, called by their numbers, counts them 0, 1, 2 ... by itself."""
     data = sl.dataset("scenes/shape", num=60, size=32)
     said = torch.cat([vit(x).argmax(1) for x, _ in data.batches(vit.image, batch=60)])
-    pictures = np.concatenate(
-        [x.permute(0, 2, 3, 1).numpy() for x, _ in data.batches(vit.image, batch=60, device=None)]
-    )
+    images = np.concatenate([x.permute(0, 2, 3, 1).numpy() for x, _ in data.batches(vit.image, batch=60, device=None)])
     names = sorted({str(int(i)) for i in said}, key=int)
     labels = np.array([names.index(str(int(i))) for i in said])
-    some = sl.Arrays(pictures, labels, classes=names)
+    some = sl.data.Arrays(images, labels, classes=names)
     assert sl.what_if(vit, some, "token 9").whole == 1
-    other = sl.Arrays(pictures, labels, classes=[f"no such class {n}" for n in names])
+    other = sl.data.Arrays(images, labels, classes=[f"no such class {n}" for n in names])
     assert np.isnan(sl.what_if(vit, other, "token 9").whole)

@@ -39,15 +39,15 @@ def test_compare(capsys, tmp_path):
 
 
 def test_exit_1_where_one_of_them_failed_and_0_once_it_is_done(capsys, tmp_path, monkeypatch):
-    from sightline.analysis import catalogue
+    from sightline.analysis import catalog
 
     def broken(task):
         raise ValueError("the disk is gone")
 
-    whole = catalogue.LOOK["residual"]
+    whole = catalog.LOOK["residual"]
     base = ("look", "vit-nano4", "scenes/shape", "--out", str(tmp_path), "--num", "8", "--only", "residual,positions")
     with monkeypatch.context() as patch:
-        patch.setitem(catalogue.LOOK, "residual", catalogue.Analysis(broken, whole.refuses))
+        patch.setitem(catalog.LOOK, "residual", catalog.Analysis(broken, whole.refuses))
         code, out, _ = run(capsys, *base, "--json")
     assert code == 1
     assert {r["name"]: r["state"] for r in json.loads(out)} == {"residual": "failed", "positions": "done"}

@@ -24,8 +24,8 @@ def folder(tmp_path):
         for k, kind in enumerate(("cat", "dog")):
             (tmp_path / split / kind).mkdir(parents=True)
             for i in range(3):
-                colour = (40 * i, 90 * k, 250 if split == "test" else 0)
-                image = Image.new("RGB", (40, 30), colour)
+                color = (40 * i, 90 * k, 250 if split == "test" else 0)
+                image = Image.new("RGB", (40, 30), color)
                 image.putpixel((5 * i, 7 + 9 * k), (255, 255, 255))
                 image.save(tmp_path / split / kind / f"{i}.png")
     return tmp_path
@@ -40,7 +40,7 @@ def test_list(capsys, tmp_path, monkeypatch):
 
 def test_info(capsys, folder):
     facts = json.loads(run(capsys, "data", "info", str(folder), "--split", "train", "--json").out)
-    assert (facts["pictures"], facts["class names"], facts["per class"]) == (6, ["cat", "dog"], [3, 3])
+    assert (facts["images"], facts["class names"], facts["per class"]) == (6, ["cat", "dog"], [3, 3])
     assert "scenes/count" in run(capsys, "data", "info", "scenes/count").out
 
 
@@ -58,7 +58,7 @@ def test_shard_and_read_back(capsys, folder, tmp_path):
     facts = json.loads(
         run(capsys, "data", "shard", str(folder), out, "--split", "train", "--per-shard", "4", "--json").out
     )
-    assert (facts["shards"], facts["pictures"]) == (2, 6)
+    assert (facts["shards"], facts["images"]) == (2, 6)
     assert json.loads(run(capsys, "data", "info", out, "--json").out)["class names"] == ["cat", "dog"]
 
 

@@ -40,7 +40,7 @@ def test_eval(capsys, weights):
     said = json.loads(
         run(capsys, "eval", weights, "scenes/shape", "--num", "40", "--json", "--per-class", "--confused", "3")
     )
-    assert said["pictures"] == 40
+    assert said["images"] == 40
     assert len(said["per class"]) == 10
     assert "top-1" in run(capsys, "eval", weights, "scenes/shape", "--num", "40", "--per-class", "--confused", "2")
     two = json.loads(run(capsys, "eval", weights, "scenes/shape", "--num", "20", "--second", "scenes/aerial", "--json"))
@@ -82,7 +82,7 @@ def test_vtab(capsys, weights):
         (("fewshot", "{w}", "scenes/shape", "--shots", "many"), "--shots is a list"),
         (("fewshot", "{w}", "scenes/shape", "--l2", "much"), "--l2 is a number"),
         (("eval", "{w}", "scenes/objects", "--num", "20"), "cannot be matched"),
-        (("episodes", "{w}", "scenes/shape", "--num", "20"), "need 20 pictures"),
+        (("episodes", "{w}", "scenes/shape", "--num", "20"), "need 20 images"),
         (("vtab", "{w}", "--suite", "vtab", "--root", "nowhere"), "caltech101 is not in"),
         (("probe", "{w}", "scenes/shape", "--num", "20", "--layers", "nothing"), "No module matches"),
     ],

@@ -29,7 +29,7 @@ def test_models_lists_what_matches(capsys):
 def test_show_tells_what_a_model_costs(capsys):
     code, out, _ = run(capsys, "show", "vit-b16", "--size", "384", "--json")
     facts = json.loads(out)
-    assert (code, facts["tokens"], facts["GMAC per picture"]) == (0, 577, 55.484)
+    assert (code, facts["tokens"], facts["GMAC per image"]) == (0, 577, 55.484)
     code, out, _ = run(capsys, "show", "r50-vit-b16", "--size", "224x160", "--classes", "0")
     assert code == 0
     assert "14 x 10" in out

@@ -100,7 +100,7 @@ def test_bad_images_are_named_counted_and_passed_over(place):
         said = json.loads(done.stdout)
         assert len(said["images"]) == 4
         assert [Path(one["image"]).name for one in said["bad"]] == ["not [an] image.png", "none.png"]
-        assert "bad image: photos/not [an] image.png is not a picture" in done.stderr
+        assert "bad image: photos/not [an] image.png is not an image" in done.stderr
         assert "2 of 6 images could not be read." in done.stderr
         none = typed(place, "nano.safetensors", "none.png", "photos/not [an] image.png")
         assert none.returncode == 2

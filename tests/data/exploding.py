@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 import sightline as sl
-from sightline.analysis.pictures import Pictures
-from sightline.analysis.subject import subject
+from sightline.observe.images import ImageSource
+from sightline.observe.model import observe
 
 SPEC = sl.ImageSpec(size=(224, 224))
 ROOM = 600  # MB
@@ -41,17 +41,17 @@ def predicted(folder):
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
     logging.getLogger("sightline.data").addHandler(handler)
-    sl.logits(MODEL, sl.Folder(folder))
+    sl.evals.logits(MODEL, sl.Folder(folder))
     logging.getLogger("sightline.data").removeHandler(handler)
     return "; ".join(heard)
 
 
-def looked(picture):
-    return [b.images for b in Pictures(data=[picture], batch=1).batches([subject(MODEL)])]
+def looked(image):
+    return [b.images for b in ImageSource(data=[image], batch=1).batches([observe(MODEL)])]
 
 
 def sheet(folder):
-    drawn = np.asarray(sl.contact_sheet(sl.Folder(folder), columns=3, rows=1))
+    drawn = np.asarray(sl.data.contact_sheet(sl.Folder(folder), columns=3, rows=1))
     return "crossed out" if (drawn == (220, 20, 60)).all(-1).any() else "drawn"
 
 
@@ -60,16 +60,16 @@ PATHS = {
     "open_images": lambda f: sl.open_images(bomb(f), SPEC),
     "item": lambda f: list(sl.Folder(f)),
     "evaluation": batch,
-    "training": lambda f: batch(f, sl.Augment()),
-    "training, uncropped": lambda f: batch(f, sl.Augment(crop_area=None)),
+    "training": lambda f: batch(f, sl.data.Augment()),
+    "training, uncropped": lambda f: batch(f, sl.data.Augment(crop_area=None)),
     "prediction": predicted,
-    "check": lambda f: "; ".join(x.detail for x in sl.check(sl.Folder(f)).findings if x.kind == "unreadable"),
-    "shards": lambda f: "; ".join(sl.shard(sl.Folder(f), tempfile.mkdtemp(dir=f.parent)).bad.values()),
+    "check": lambda f: "; ".join(x.detail for x in sl.data.check(sl.Folder(f)).findings if x.kind == "unreadable"),
+    "shards": lambda f: "; ".join(sl.data.shard(sl.Folder(f), tempfile.mkdtemp(dir=f.parent)).bad.values()),
     "sheet": sheet,
     "looking at a file": lambda f: looked(bomb(f)),
     "looking at what is opened": lambda f: looked(Image.open(bomb(f))),
     "looking at an array": lambda f: looked(pixels(f)),
-    "arrays": lambda f: sl.Arrays(pixels(f)[None], [0], name="bomb.npz"),
+    "arrays": lambda f: sl.data.Arrays(pixels(f)[None], [0], name="bomb.npz"),
 }
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import sightline as sl
-from sightline.data.augment import crop_boxes, erase_boxes, mix
+from sightline.data.augment.augment import crop_boxes, erase_boxes, mix
+from sightline.data.augment.randaugment import OPERATIONS, apply
 from sightline.data.draws import Draws, shuffled
-from sightline.data.randaugment import OPERATIONS, apply
 
 SPEC = sl.ImageSpec(size=(16, 16))
-OFF = sl.Augment(crop_area=None, flip=False)
+OFF = sl.data.Augment(crop_area=None, flip=False)
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**63 - 1))
@@ -37,7 +37,7 @@ def test_draws_depend_on_key_item_and_name_alone():
 
 @given(st.integers(1, 400), st.integers(1, 400), st.floats(0.01, 1), st.integers(0, 99))
 def test_crops_lie_inside_and_have_the_area(width, height, low, seed):
-    augment = sl.Augment(crop_area=(low, 1.0))
+    augment = sl.data.Augment(crop_area=(low, 1.0))
     sizes = np.tile([[width, height]], (50, 1))
     left, upper, right, lower = crop_boxes(sizes, augment, Draws(seed, np.arange(50))).T
     assert (left >= 0).all()
@@ -50,7 +50,7 @@ def test_crops_lie_inside_and_have_the_area(width, height, low, seed):
 
 def test_crop_areas_are_spread_over_their_range():
     sizes = np.tile([[500, 375]], (4000, 1))
-    left, upper, right, lower = crop_boxes(sizes, sl.Augment(crop_area=(0.08, 1.0)), Draws(0, np.arange(4000))).T
+    left, upper, right, lower = crop_boxes(sizes, sl.data.Augment(crop_area=(0.08, 1.0)), Draws(0, np.arange(4000))).T
     area = (right - left) * (lower - upper) / (500 * 375)
     ratio = (right - left) / (lower - upper)
     assert area.min() >= 0.079
@@ -60,7 +60,7 @@ def test_crop_areas_are_spread_over_their_range():
 
 @given(st.integers(1, 300), st.integers(1, 300), st.floats(0.05, 1.0), st.integers(0, 99))
 def test_windows_keep_the_ratio_and_lie_inside(width, height, side, seed):
-    augment = sl.Augment(crop_area=None, crop_side=side)
+    augment = sl.data.Augment(crop_area=None, crop_side=side)
     boxes = crop_boxes(np.array([[width, height]] * 20), augment, Draws(seed, np.arange(20)))
     left, upper, right, lower = boxes.T
     assert ((left >= 0) & (upper >= 0) & (right <= width) & (lower <= height)).all()
@@ -69,14 +69,14 @@ def test_windows_keep_the_ratio_and_lie_inside(width, height, side, seed):
 
 
 def test_windows_come_from_everywhere():
-    augment = sl.Augment(crop_area=None, crop_side=0.8)
+    augment = sl.data.Augment(crop_area=None, crop_side=0.8)
     left = crop_boxes(np.array([[10, 10]] * 500), augment, Draws(0, np.arange(500)))[:, 0]
     assert set(left) == {0, 1, 2}
 
 
-def test_everything_off_is_the_picture_itself():
+def test_everything_off_is_the_image_itself():
     images = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
-    d = sl.Arrays(images, np.arange(6))
+    d = sl.data.Arrays(images, np.arange(6))
     b = d.batches(SPEC, batch=6, train=OFF, device=None)
     got, labels = next(iter(b))
     assert np.array_equal(got.numpy().transpose(0, 2, 3, 1), images[labels.numpy()])
@@ -87,8 +87,8 @@ def test_flip_mirrors_about_half():
     images[:, :, :8] = 255
     got, _ = next(
         iter(
-            sl.Arrays(images, np.arange(200) % 2).batches(
-                SPEC, batch=200, train=sl.Augment(crop_area=None), device=None
+            sl.data.Arrays(images, np.arange(200) % 2).batches(
+                SPEC, batch=200, train=sl.data.Augment(crop_area=None), device=None
             )
         )
     )
@@ -97,10 +97,10 @@ def test_flip_mirrors_about_half():
 
 def test_shift_moves_and_mirrors_the_border():
     images = np.tile(np.arange(16, dtype=np.uint8)[:, None, None], (100, 1, 16, 3))  # every row has its own number
-    moved = sl.Augment(crop_area=None, flip=False, shift=0.25)
-    got, _ = next(iter(sl.Arrays(images, np.arange(100) % 2).batches(SPEC, batch=100, train=moved, device=None)))
+    moved = sl.data.Augment(crop_area=None, flip=False, shift=0.25)
+    got, _ = next(iter(sl.data.Arrays(images, np.arange(100) % 2).batches(SPEC, batch=100, train=moved, device=None)))
     first = got[:, 0, :, 0].numpy().astype(int)
-    assert set(np.abs(np.diff(first, axis=1)).ravel()) == {1}, "neighbours stay neighbours, at the border too"
+    assert set(np.abs(np.diff(first, axis=1)).ravel()) == {1}, "neighbors stay neighbors, at the border too"
     assert {int(row[8]) - 8 for row in first} == set(range(-4, 5))
 
 
@@ -116,10 +116,10 @@ def test_operations_are_pure_and_keep_the_size(operation):
     assert len(OPERATIONS) == 16
 
 
-def test_mixup_is_a_share_of_two_neighbours():
+def test_mixup_is_a_share_of_two_neighbors():
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     shares = torch.eye(5)
-    mixed, targets = mix(images, shares, augment=sl.Augment(mixup=1.0), key=3)
+    mixed, targets = mix(images, shares, augment=sl.data.Augment(mixup=1.0), key=3)
     lam = targets[0, 0].item()
     assert targets[0, 1].item() == pytest.approx(1 - lam)
     assert torch.allclose(targets.sum(1), torch.ones(5))
@@ -133,7 +133,7 @@ def test_cutmix_counts_its_pixels():
     images = torch.zeros(4, 3, 10, 10, dtype=torch.uint8)
     images[1::2] = 255
     for key in range(30):
-        mixed, targets = mix(images, torch.eye(4), augment=sl.Augment(cutmix=1.0), key=key)
+        mixed, targets = mix(images, torch.eye(4), augment=sl.data.Augment(cutmix=1.0), key=key)
         assert (mixed[0] == 0).float().mean().item() == pytest.approx(targets[0, 0].item(), abs=1e-6)
 
 
@@ -145,8 +145,8 @@ def test_erasing_takes_2_to_33_percent_of_some():
 
 
 def test_erased_is_zero_for_the_model():
-    d = sl.Arrays(np.full((50, 16, 16, 3), 255, np.uint8), np.zeros(50, np.int64))
-    got, _ = next(iter(d.batches(SPEC, batch=50, train=sl.Augment(crop_area=None, erase=1.0))))
+    d = sl.data.Arrays(np.full((50, 16, 16, 3), 255, np.uint8), np.zeros(50, np.int64))
+    got, _ = next(iter(d.batches(SPEC, batch=50, train=sl.data.Augment(crop_area=None, erase=1.0))))
     values = got.unique()
     assert len(values) == 2
     assert values[0].abs() < 0.005
@@ -173,7 +173,7 @@ def test_erased_is_zero_for_the_model():
 )
 def test_settings_that_make_no_sense_are_refused(bad):
     with pytest.raises(ValueError, match=r"^Augment\("):
-        sl.Augment(**bad)
+        sl.data.Augment(**bad)
 
 
 @given(
@@ -184,15 +184,15 @@ def test_settings_that_make_no_sense_are_refused(bad):
     seed=st.integers(0, 10),
 )
 @settings(max_examples=25)
-def test_pictures_in_a_stack_become_the_same_bytes_as_one_by_one(size, shift, flip, erase, seed):
+def test_images_in_a_stack_become_the_same_bytes_as_one_by_one(size, shift, flip, erase, seed):
     pixels = np.random.default_rng(seed).integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
-    together = sl.Arrays(pixels, np.arange(12) % 3)
+    together = sl.data.Arrays(pixels, np.arange(12) % 3)
 
-    class OneByOne(sl.Arrays):
-        def pictures(self, indices):
-            return list(super().pictures(indices))
+    class OneByOne(sl.data.Arrays):
+        def images(self, indices):
+            return list(super().images(indices))
 
-    augment = sl.Augment(crop_area=None, shift=shift, flip=flip, erase=erase)
+    augment = sl.data.Augment(crop_area=None, shift=shift, flip=flip, erase=erase)
     spec = sl.ImageSpec(size=(size, size), interpolation="bilinear")
     a, b = (
         next(iter(d.batches(spec, batch=12, train=augment, seed=seed, device=None)))[0]

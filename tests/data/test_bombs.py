@@ -59,7 +59,7 @@ def test_a_long_thin_image_is_refused_by_name_and_takes_no_memory(path, bomb, to
 @given(st.integers(1, 300), st.integers(1, 30_000))
 def test_the_ratio_decides(short, long):
     if long > MOST_RATIO * short:
-        with pytest.raises(sl.BadImage, match="crop it first"):
+        with pytest.raises(sl.data.BadImage, match="crop it first"):
             need_allowed((short, long), "x.png")
     elif long >= short:
         need_allowed((long, short), "x.png")

@@ -5,10 +5,10 @@ import pytest
 from PIL import Image
 
 import sightline as sl
-from sightline.data.twins import fingerprints
+from sightline.data.duplicates import fingerprints
 
 
-def picture(seed, size=64):
+def image(seed, size=64):
     low = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(low).resize((size, size), Image.Resampling.BICUBIC)
 
@@ -19,7 +19,7 @@ def folder(tmp_path):
         for k, kind in enumerate(("a", "b")):
             (tmp_path / split / kind).mkdir(parents=True)
             for i in range(30):
-                picture(start + 100 * k + i).save(tmp_path / split / kind / f"{i:02}.png")
+                image(start + 100 * k + i).save(tmp_path / split / kind / f"{i:02}.png")
     return tmp_path
 
 
@@ -28,7 +28,7 @@ def kinds(report):
 
 
 def both(folder):
-    return sl.check(sl.Folder(folder, "train"), sl.Folder(folder, "test"))
+    return sl.data.check(sl.Folder(folder, "train"), sl.Folder(folder, "test"))
 
 
 def test_a_clean_folder_has_no_findings(folder):
@@ -38,16 +38,16 @@ def test_a_clean_folder_has_no_findings(folder):
 def test_broken_and_odd_files(folder):
     a = folder / "train" / "a"
     (a / "broken.png").write_bytes(b"nothing")
-    picture(900).save(a / "cut.jpg")
+    image(900).save(a / "cut.jpg")
     (a / "cut.jpg").write_bytes((a / "cut.jpg").read_bytes()[:-500])
-    picture(901).convert("CMYK").save(a / "cmyk.jpg")
-    Image.fromarray(np.asarray(picture(902).convert("L")).astype(np.uint16) * 257).save(a / "deep.png")
-    picture(903).convert("P").save(a / "palette.png")
+    image(901).convert("CMYK").save(a / "cmyk.jpg")
+    Image.fromarray(np.asarray(image(902).convert("L")).astype(np.uint16) * 257).save(a / "deep.png")
+    image(903).convert("P").save(a / "palette.png")
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture(904).save(a / "turned.jpg", exif=exif)
-    picture(905).save(a / "moving.gif", save_all=True, append_images=[picture(906)])
-    picture(907, 12).save(a / "tiny.png")
+    image(904).save(a / "turned.jpg", exif=exif)
+    image(905).save(a / "moving.gif", save_all=True, append_images=[image(906)])
+    image(907, 12).save(a / "tiny.png")
     (folder / "train" / "c").mkdir()
     want = {("unreadable", "broken.png"), ("truncated", "cut.jpg"), ("cmyk", "cmyk.jpg"), ("16-bit", "deep.png")}
     want |= {
@@ -65,8 +65,8 @@ def test_twins_within_and_between(folder):
     (train / "a" / "copy.png").write_bytes((train / "a" / "00.png").read_bytes())
     (train / "b" / "other.png").write_bytes((train / "a" / "05.png").read_bytes())
     (test / "b" / "leaked.png").write_bytes((train / "b" / "03.png").read_bytes())
-    picture(100 + 4).resize((50, 50)).save(test / "b" / "smaller.png")
-    picture(7).save(test / "a" / "again.jpg", quality=60)
+    image(100 + 4).resize((50, 50)).save(test / "b" / "smaller.png")
+    image(7).save(test / "a" / "again.jpg", quality=60)
     want = {("twice", "copy.png"), ("two labels", "other.png"), ("in both splits", "leaked.png")}
     want |= {("nearly in both splits", "smaller.png"), ("nearly in both splits", "again.jpg")}
     assert kinds(both(folder)) == want
@@ -76,17 +76,17 @@ def test_a_size_that_tells_the_label_is_a_leak(tmp_path):
     for k, kind in enumerate(("a", "b")):
         (tmp_path / kind).mkdir()
         for i in range(30):
-            picture(100 * k + i, 60 + k * (i % 3 != 0)).save(tmp_path / kind / f"{i}.png")
-    report = sl.check(sl.Folder(tmp_path))
+            image(100 * k + i, 60 + k * (i % 3 != 0)).save(tmp_path / kind / f"{i}.png")
+    report = sl.data.check(sl.Folder(tmp_path))
     assert report.counts() == {"label leak": 1}
     assert "size" in report.findings[0].detail
 
 
-def test_flat_pictures_are_not_all_twins():
+def test_flat_images_are_not_all_twins():
     levels = np.arange(40, dtype=np.uint8) * 6
-    d = sl.Arrays(np.broadcast_to(levels[:, None, None], (40, 32, 32)).copy(), np.zeros(40, np.int64))
-    assert sl.check(d).counts().get("nearly twice", 0) < 40
-    assert not any(f.kind == "twice" for f in sl.check(d).findings)
+    d = sl.data.Arrays(np.broadcast_to(levels[:, None, None], (40, 32, 32)).copy(), np.zeros(40, np.int64))
+    assert sl.data.check(d).counts().get("nearly twice", 0) < 40
+    assert not any(f.kind == "twice" for f in sl.data.check(d).findings)
 
 
 def test_mutated_files_are_findings_never_a_crash(tmp_path):
@@ -95,20 +95,20 @@ def test_mutated_files_are_findings_never_a_crash(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3
     for kind in ("gif", "tif", "png", "webp", "jpg", "bmp"):
-        more = {"save_all": True, "append_images": [picture(2, 24)]} if kind in ("gif", "tif", "png", "webp") else {}
-        picture(1, 24).save(tmp_path / f"seed.{kind}", **more, **({"exif": exif} if kind in ("jpg", "webp") else {}))
+        more = {"save_all": True, "append_images": [image(2, 24)]} if kind in ("gif", "tif", "png", "webp") else {}
+        image(1, 24).save(tmp_path / f"seed.{kind}", **more, **({"exif": exif} if kind in ("jpg", "webp") else {}))
         data = (tmp_path / f"seed.{kind}").read_bytes()
         for i in range(60):
             spoilt = bytearray(data)
             for at in chance.integers(0, len(data) if i % 2 else min(len(data), 200), 6):
                 spoilt[at] = chance.integers(256)
             (tmp_path / "a" / f"{i}.{kind}").write_bytes(bytes(spoilt))
-    report = sl.check(sl.Folder(tmp_path / "a"))
+    report = sl.data.check(sl.Folder(tmp_path / "a"))
     assert {"unreadable", "truncated"} <= set(report.counts())
 
 
 def test_near_means_near():
-    thumbs = np.stack([np.asarray(picture(i, 32).convert("L")) for i in range(400)])
+    thumbs = np.stack([np.asarray(image(i, 32).convert("L")) for i in range(400)])
     prints = fingerprints(thumbs)
     noisy = np.clip(thumbs + np.random.default_rng(0).normal(0, 3, thumbs.shape), 0, 255).astype(np.uint8)
     apart = [bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, fingerprints(noisy))]
@@ -116,8 +116,8 @@ def test_near_means_near():
     assert np.mean([bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, np.roll(prints, 1))]) > 20
 
 
-def test_a_contact_sheet_is_drawn_bad_pictures_crossed_out(folder):
+def test_a_contact_sheet_is_drawn_bad_images_crossed_out(folder):
     (folder / "train" / "a" / "00.png").write_bytes(b"bad")
-    report = sl.check(sl.Folder(folder, "train"), sheet=folder / "sheet.png")
+    report = sl.data.check(sl.Folder(folder, "train"), sheet=folder / "sheet.png")
     with Image.open(report.sheet) as sheet:
         assert sheet.size[0] == 10 * 100 + 4

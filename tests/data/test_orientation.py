@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 import sightline as sl
-from sightline.analysis.pictures import Pictures
-from sightline.analysis.subject import subject
 from sightline.data import images
-from sightline.data.hub import Hub
 from sightline.data.images import stored_box, turned, upright_size
+from sightline.data.named.hub import Hub
+from sightline.observe.images import ImageSource
+from sightline.observe.model import observe
 from tests.data.test_sources import Table
 from tests.evals.makers import random_model
 
@@ -101,14 +101,14 @@ def batch(dataset, spec, **settings):
 
 def trained(dataset, spec, **more):
     """Nine views of the one image, drawn anew for each."""
-    return batch(dataset, spec, batch=9, train=sl.Augment(crop_area=(0.3, 1.0), **more))
+    return batch(dataset, spec, batch=9, train=sl.data.Augment(crop_area=(0.3, 1.0), **more))
 
 
 def sharded(folder):
     out = folder.with_suffix(".shards")
     if not out.exists():
-        sl.shard(sl.Folder(folder), out)
-    return sl.Shards(out)
+        sl.data.shard(sl.Folder(folder), out)
+    return sl.data.Shards(out)
 
 
 def hub(held):
@@ -129,7 +129,7 @@ def model():
 
 
 def looked_at(data):
-    (found,) = Pictures(data=[data], batch=1).batches([subject(model())])
+    (found,) = ImageSource(data=[data], batch=1).batches([observe(model())])
     return found.images[0].numpy()
 
 
@@ -139,17 +139,17 @@ VIEWS = {
     "evaluation, squashed": lambda f: batch(sl.Folder(f), sl.ImageSpec(size=(32, 48), fit="squash"), batch=1),
     "training": lambda f: trained(sl.Folder(f), FINE),
     "training, decoded smaller": lambda f: trained(sl.Folder(f), COARSE),
-    "training, all of it": lambda f: batch(sl.Folder(f), FINE, batch=9, train=sl.Augment(crop_area=None)),
+    "training, all of it": lambda f: batch(sl.Folder(f), FINE, batch=9, train=sl.data.Augment(crop_area=None)),
     "training, strongly": lambda f: trained(sl.Folder(f), FINE, randaugment=(2, 9), erase=0.5, shift=0.2),
-    "windows": lambda f: batch(sl.Folder(f), FINE, batch=9, train=sl.Augment(crop_area=None, crop_side=0.8)),
+    "windows": lambda f: batch(sl.Folder(f), FINE, batch=9, train=sl.data.Augment(crop_area=None, crop_side=0.8)),
     "open_images": lambda f: sl.open_images(f / "a", FINE).numpy(),
     "shards, evaluation": lambda f: batch(sharded(f), FINE, batch=1),
     "shards, training": lambda f: trained(sharded(f), FINE),
     "hub, bytes": lambda f: trained(hub({"bytes": file_of(f).read_bytes(), "path": None}), FINE),
     "hub, path": lambda f: trained(hub({"bytes": None, "path": str(file_of(f))}), FINE),
     "hub, opened": lambda f: trained(hub(opened(f)), FINE),
-    "contact sheet": lambda f: np.asarray(sl.contact_sheet(sl.Folder(f), columns=1, rows=1)),
-    "predictions": lambda f: sl.logits(model(), sl.Folder(f)),
+    "contact sheet": lambda f: np.asarray(sl.data.contact_sheet(sl.Folder(f), columns=1, rows=1)),
+    "predictions": lambda f: sl.evals.logits(model(), sl.Folder(f)),
     "looking at a file": lambda f: looked_at(file_of(f)),
     "looking at what is opened": lambda f: looked_at(opened(f)),
 }
@@ -209,7 +209,7 @@ def test_a_turn_that_is_not_heeded_would_be_seen(view, folder_of):
 def test_check_knows_an_image_stored_otherwise(turn, kind, folder_of):
     folder = folder_of(SHAPES["wide"], turn, kind)
     (folder / "a" / f"0.{kind}").write_bytes(stored(SHAPES["wide"], 1, kind))
-    counts = sl.check(sl.Folder(folder)).counts()
+    counts = sl.data.check(sl.Folder(folder)).counts()
     assert counts.get("twice", 0) + counts.get("nearly twice", 0) == 1
     assert kind == "jpg" or counts["twice"] == 1
     assert counts.get("rotated", 0) == (kind != "tif")  # Pillow turns TIFF itself, before it can be told

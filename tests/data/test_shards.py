@@ -21,8 +21,8 @@ def scenes():
 @pytest.fixture(scope="module")
 def folder(scenes, tmp_path_factory):
     out = tmp_path_factory.mktemp("shards")
-    report = sl.shard(scenes, out, per_shard=50, seed=1)
-    assert (report.shards, report.pictures, report.bad) == (5, 230, {})
+    report = sl.data.shard(scenes, out, per_shard=50, seed=1)
+    assert (report.shards, report.images, report.bad) == (5, 230, {})
     return out
 
 
@@ -38,9 +38,9 @@ def test_a_dataset_survives_sharding(scenes, folder):
     assert pairs == {(p.tobytes(), label) for p, label in scenes}
 
 
-@pytest.mark.parametrize("train", [None, sl.Augment()], ids=["eval", "train"])
+@pytest.mark.parametrize("train", [None, sl.data.Augment()], ids=["eval", "train"])
 def test_workers_ranks_and_resuming_do_not_change_shard_batches(folder, train):
-    d = sl.Shards(folder, mix=2)
+    d = sl.data.Shards(folder, mix=2)
     settings = {"batch": 20, "train": train, "seed": 4, "epoch": 1, "device": None}
     images, _ = everything(d.batches(SPEC, **settings))
     again, _ = everything(d.batches(SPEC, workers=2, **settings))
@@ -53,7 +53,7 @@ def test_workers_ranks_and_resuming_do_not_change_shard_batches(folder, train):
 
 
 def test_an_epoch_holds_every_entry_once_and_stays_within_its_groups(folder):
-    d = sl.Shards(folder, mix=2)
+    d = sl.data.Shards(folder, mix=2)
     order = d.order(0, 0, np.arange(230))
     assert sorted(order) == list(range(230))
     assert not np.array_equal(order, d.order(0, 1, np.arange(230)))
@@ -66,10 +66,10 @@ def test_the_index_is_used_and_distrusted(folder, tmp_path):
     for file in files[:2]:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "index.npz").write_bytes((folder / "index.npz").read_bytes())  # of five shards, here are two
-    d = sl.Shards(tmp_path)
+    d = sl.data.Shards(tmp_path)
     assert len(d) == 100
-    assert len(sl.Shards(str(tmp_path / "{00000..00001}.tar"))) == 100
-    assert len(sl.Shards([tmp_path / "00001.tar"])) == 50
+    assert len(sl.data.Shards(str(tmp_path / "{00000..00001}.tar"))) == 100
+    assert len(sl.data.Shards([tmp_path / "00001.tar"])) == 50
 
 
 def tar_with(path, members, **kind):
@@ -92,7 +92,7 @@ def test_other_peoples_tars(tmp_path, kind):
     members = [("a/1.png", png(1)), ("a/1.cls", b"3"), (f"b/{long}.png", png(2)), (f"b/{long}.json", b'{"label": 1}')]
     members += [
         ("c/no-label.png", png()),
-        ("d/no-picture.cls", b"1"),
+        ("d/no-image.cls", b"1"),
         ("e/2.seg.png", png()),
         ("e/2.png", png(9)),
         ("e/2.cls", b"0"),
@@ -108,7 +108,7 @@ def test_the_webdataset_package_reads_ours(folder):
     wds = pytest.importorskip("webdataset")
     urls = [str(p) for p in sorted(folder.glob("*.tar"))]
     theirs = list(wds.WebDataset(urls, shardshuffle=False).decode("rgb8").to_tuple("png", "cls"))
-    ours = list(sl.Shards(folder))
+    ours = list(sl.data.Shards(folder))
     assert len(theirs) == len(ours)
     assert all(np.array_equal(a, b) and x == y for (a, x), (b, y) in zip(theirs, ours))
 
@@ -118,7 +118,7 @@ def test_ours_reads_what_the_webdataset_package_writes(tmp_path):
     with wds.TarWriter(str(tmp_path / "t.tar")) as writer:
         for i in range(5):
             writer.write({"__key__": f"{i:04}", "png": np.full((4, 4, 3), i * 10, np.uint8), "cls": i % 2})
-    d = sl.Shards(tmp_path)
+    d = sl.data.Shards(tmp_path)
     assert [int(p[0, 0, 0]) for p, _ in d] == [0, 10, 20, 30, 40]
     assert d.labels.tolist() == [0, 1, 0, 1, 0]
 
@@ -127,21 +127,21 @@ def test_damage_is_named(folder, tmp_path):
     whole = sorted(folder.glob("*.tar"))[0].read_bytes()
     (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2 + 100])
     with pytest.raises(ValueError, match=r"cut\.tar is cut short|damaged"):
-        sl.Shards(tmp_path / "cut.tar")
+        sl.data.Shards(tmp_path / "cut.tar")
     (tmp_path / "noise.tar").write_bytes(bytes(range(256)) * 16)
     with pytest.raises(ValueError, match=r"not a tar archive"):
-        sl.Shards(tmp_path / "noise.tar")
+        sl.data.Shards(tmp_path / "noise.tar")
     with pytest.raises(ValueError, match=r"No shard"):
-        sl.Shards(tmp_path / "none-*.tar")
+        sl.data.Shards(tmp_path / "none-*.tar")
     with pytest.raises(ValueError, match=r"holds shards already"):
-        sl.shard(sl.dataset("scenes/shape", num=3), tmp_path)
+        sl.data.shard(sl.dataset("scenes/shape", num=3), tmp_path)
 
 
-def test_a_picture_that_is_no_picture_is_left_out_and_named(tmp_path):
-    source = tmp_path / "pictures" / "a"
+def test_a_image_that_is_no_image_is_left_out_and_named(tmp_path):
+    source = tmp_path / "images" / "a"
     source.mkdir(parents=True)
     for i in range(120):
         (source / f"{i:03}.png").write_bytes(png(i) if i != 7 else b"nothing")
-    report = sl.shard(sl.Folder(tmp_path / "pictures"), tmp_path / "out")
-    assert report.pictures == 119
+    report = sl.data.shard(sl.Folder(tmp_path / "images"), tmp_path / "out")
+    assert report.images == 119
     assert [n.rsplit("/")[-1] for n in report.bad] == ["007.png"]

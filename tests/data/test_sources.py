@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 import sightline as sl
-from sightline.data import progress as bar
-from sightline.data.hub import Hub
+from sightline import progress as bar
+from sightline.data.named.hub import Hub
 
 
 class Table(list):
@@ -52,10 +52,10 @@ class Endless(sl.Dataset):
     def __init__(self, n):
         self.name, self.classes, self.labels = "endless", ("a",), np.zeros(n, np.int64)
 
-    def picture(self, index):
+    def image(self, index):
         return np.zeros((4, 4, 3), np.uint8)
 
-    def pictures(self, indices):
+    def images(self, indices):
         return np.zeros((len(indices), 4, 4, 3), np.uint8)
 
     def where(self, index):
@@ -76,9 +76,9 @@ def test_memory_does_not_grow_over_an_epoch():
 
 
 def test_labels_may_be_a_list_and_a_manifest_may_say_class_index(tmp_path):
-    pictures = np.zeros((3, 8, 8, 3), np.uint8)
-    assert sl.Arrays(pictures, [0, 1, 0]).counts() == [2, 1]
+    images = np.zeros((3, 8, 8, 3), np.uint8)
+    assert sl.data.Arrays(images, [0, 1, 0]).counts() == [2, 1]
     for i in range(3):
-        Image.fromarray(pictures[i]).save(tmp_path / f"{i}.png")
+        Image.fromarray(images[i]).save(tmp_path / f"{i}.png")
     (tmp_path / "labels.csv").write_text("file,class_index\n0.png,14\n1.png,2\n2.png,14\n")
     assert sl.dataset(tmp_path / "labels.csv").classes == ("2", "14")

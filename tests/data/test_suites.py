@@ -8,9 +8,9 @@ import sightline as sl
 
 
 def test_vtab_is_nineteen_tasks_in_three_groups():
-    tasks = sl.suite("vtab")
+    tasks = sl.data.suite("vtab")
     groups = [t.group for t in tasks]
-    assert (len(tasks), groups.count("natural"), groups.count("specialised"), groups.count("structured")) == (
+    assert (len(tasks), groups.count("natural"), groups.count("specialized"), groups.count("structured")) == (
         19,
         7,
         4,
@@ -22,7 +22,7 @@ def test_vtab_is_nineteen_tasks_in_three_groups():
     assert by_name["smallnorb-azimuth"].classes == 18
 
 
-@pytest.mark.parametrize("task", sl.suite("scenes-vtab"), ids=lambda t: t.name)
+@pytest.mark.parametrize("task", sl.data.suite("scenes-vtab"), ids=lambda t: t.name)
 def test_scenes_vtab_runs_anywhere(task):
     parts = task.splits(size=16)
     assert {k: len(v) for k, v in parts.items()} == {"train800": 800, "val200": 200, "train1000": 1000, "test": 2000}
@@ -34,7 +34,7 @@ def test_scenes_vtab_runs_anywhere(task):
 
 
 def test_a_users_vtab_folder(tmp_path):
-    task = next(t for t in sl.suite("vtab") if t.name == "patch-camelyon")
+    task = next(t for t in sl.data.suite("vtab") if t.name == "patch-camelyon")
     with pytest.raises(ValueError, match="patch-camelyon is not in"):
         task.splits(root=tmp_path)
     for split, count in (("train", 500), ("val", 110), ("test", 5)):
@@ -48,4 +48,4 @@ def test_a_users_vtab_folder(tmp_path):
     assert {k: len(v) for k, v in parts.items()} == {"train800": 800, "val200": 200, "train1000": 1000, "test": 10}
     assert parts["test"][0][0].shape == (4, 4, 3)
     with pytest.raises(ValueError, match="no suite"):
-        sl.suite("other")
+        sl.data.suite("other")

@@ -16,12 +16,12 @@ needs_shared = pytest.mark.skipif(
 
 
 def clusters(rows=200, classes=5, width=16, *, noise=0.5, seed=0, start=0):
-    """Rows scattered around one centre per class; the centres depend on the seed alone."""
+    """Rows scattered around one center per class; the centers depend on the seed alone."""
     rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((classes, width))
+    centers = rng.standard_normal((classes, width))
     labels = np.arange(rows) % classes
     more = np.random.default_rng((seed, start))
-    return centres[labels] + noise * more.standard_normal((rows, width)), labels
+    return centers[labels] + noise * more.standard_normal((rows, width)), labels
 
 
 def random_model(name="vit-nano4", **changes):

@@ -26,22 +26,22 @@ def test_e19_real(tmp_path):
     lists = real_lists()
     assert (len(lists), sum(map(len, lists))) == (50_000, 57_553)
     perfect = [row[-1] if row else 0 for row in lists]
-    found = sl.score_real(perfect, lists)
+    found = sl.evals.score_real(perfect, lists)
     assert (found.accuracy, found.scored, found.skipped) == (1.0, 46_837, 3_163)
     wrong = [next(c for c in range(1000) if c not in row) for row in lists]
-    assert sl.score_real(wrong, lists).accuracy == 0
+    assert sl.evals.score_real(wrong, lists).accuracy == 0
     (tmp_path / "real.json").write_text(json.dumps(lists))
     half = [p if i % 2 else w for i, (p, w) in enumerate(zip(perfect, wrong))]
-    assert sl.score_real(half, tmp_path / "real.json").accuracy == pytest.approx(
+    assert sl.evals.score_real(half, tmp_path / "real.json").accuracy == pytest.approx(
         np.mean([i % 2 for i, row in enumerate(lists) if row])
     )
     with pytest.raises(ValueError, match="3 predictions for 50000"):
-        sl.score_real([1, 2, 3], lists)
+        sl.evals.score_real([1, 2, 3], lists)
     with pytest.raises(ValueError, match="nothing to score"):
-        sl.score_real([1], [[]])
+        sl.evals.score_real([1], [[]])
     (tmp_path / "bad.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match="list of lists"):
-        sl.score_real([1], tmp_path / "bad.json")
+        sl.evals.score_real([1], tmp_path / "bad.json")
 
 
 @given(seed=st.integers(0, 200), n=st.integers(1, 40), k=st.integers(1, 12))
@@ -49,7 +49,7 @@ def test_scores_are_those_of_the_definitions(seed, n, k):
     rng = np.random.default_rng(seed)
     logits = rng.integers(-3, 4, (n, k)).astype(float)  # many ties
     labels = rng.integers(0, k, n)
-    r = sl.score(logits, labels)
+    r = sl.evals.score(logits, labels)
     ranked = np.argsort(-logits, axis=1, kind="stable")
     assert r.top1 == (ranked[:, 0] == labels).mean()
     assert r.top5 == (ranked[:, :5] == labels[:, None]).any(1).mean()
@@ -66,8 +66,8 @@ def test_scores_are_those_of_the_definitions(seed, n, k):
 def test_calibration_of_a_known_case():
     # 80 % sure and right four times of five; then as sure and never right
     logits = np.log(np.tile([0.8, 0.2], (5, 1)))
-    assert sl.score(logits, [0, 0, 0, 0, 1]).calibration_error == pytest.approx(0, abs=1e-12)
-    assert sl.score(logits, [1] * 5).calibration_error == pytest.approx(0.8)
+    assert sl.evals.score(logits, [0, 0, 0, 0, 1]).calibration_error == pytest.approx(0, abs=1e-12)
+    assert sl.evals.score(logits, [1] * 5).calibration_error == pytest.approx(0.8)
 
 
 def test_average_precision():
@@ -76,58 +76,60 @@ def test_average_precision():
     assert average_precision(scores, labels)[0] == pytest.approx((1 + 2 / 3) / 2)
     assert average_precision(np.zeros((4, 1)), labels)[0] == 0.5  # ties: whatever the order of rows
     assert np.isnan(average_precision(scores, labels & False)[0])
-    r = sl.score_labels(np.eye(3), np.array([[1, 1, 0], [0, 0, 1], [0, 0, 0]]))
+    r = sl.evals.score_labels(np.eye(3), np.array([[1, 1, 0], [0, 0, 1], [0, 0, 0]]))
     assert (r.top1, r.scored, r.skipped) == (0.5, 2, 1)
 
 
 def test_what_scores_refuse():
     for logits, labels in ((np.zeros((2, 3)), [0]), (np.zeros((0, 3)), []), (np.zeros(3), [0])):
         with pytest.raises(ValueError, match="Logits are"):
-            sl.score(logits, np.array(labels, dtype=int))
+            sl.evals.score(logits, np.array(labels, dtype=int))
     with pytest.raises(ValueError, match=r"0\.\.2"):
-        sl.score(np.zeros((1, 3)), [3])
+        sl.evals.score(np.zeros((1, 3)), [3])
     with pytest.raises(ValueError, match="NaN"):
-        sl.score(np.full((1, 3), np.nan), [0])
-    with pytest.raises(ValueError, match="No picture has a label"):
-        sl.score_labels(np.zeros((2, 2)), np.zeros((2, 2)))
+        sl.evals.score(np.full((1, 3), np.nan), [0])
+    with pytest.raises(ValueError, match="No image has a label"):
+        sl.evals.score_labels(np.zeros((2, 2)), np.zeros((2, 2)))
 
 
-def pictures(labels, classes):
+def make_images(labels, classes):
     rng = np.random.default_rng(0)
-    return sl.Arrays(rng.integers(0, 255, (len(labels), 32, 32, 3), dtype=np.uint8), np.array(labels), classes=classes)
+    return sl.data.Arrays(
+        rng.integers(0, 255, (len(labels), 32, 32, 3), dtype=np.uint8), np.array(labels), classes=classes
+    )
 
 
 def test_a_model_on_a_dataset_and_classes_matched_by_name_or_number(tmp_path):
     model = random_model(classes=12)
     labels = [0, 1, 2, 1]
-    logits = sl.logits(model, pictures(labels, ("a", "b", "c")), batch=3)
-    truth = sl.score(logits, [10, 2, 3, 2])
-    by_number = sl.evaluate(model, pictures(labels, ("10", "2", "3")))  # as folders sort
+    logits = sl.evals.logits(model, make_images(labels, ("a", "b", "c")), batch=3)
+    truth = sl.evals.score(logits, [10, 2, 3, 2])
+    by_number = sl.evaluate(model, make_images(labels, ("10", "2", "3")))  # as folders sort
     assert by_number.top1 == truth.top1
     assert by_number.loss == pytest.approx(truth.loss, rel=1e-5)
     model.class_names = tuple("abcdefghijkl")
-    by_name = sl.evaluate(model, pictures(labels, ("k", "c", "d")))
+    by_name = sl.evaluate(model, make_images(labels, ("k", "c", "d")))
     assert by_name.loss == pytest.approx(truth.loss, rel=1e-5)
     assert by_name.classes == model.class_names
     with pytest.raises(ValueError, match="cannot be matched"):
-        sl.evaluate(model, pictures(labels, ("x", "y", "z")))
+        sl.evaluate(model, make_images(labels, ("x", "y", "z")))
     assert sl.Result.load(by_name.save(tmp_path / "r.npz")).summary() == by_name.summary()
     with pytest.raises(ValueError, match="no classifier"):
-        sl.evaluate(random_model(classes=0), pictures(labels, ("0", "1", "2")))
+        sl.evaluate(random_model(classes=0), make_images(labels, ("0", "1", "2")))
 
 
 def test_several_labels_and_second_test_sets(tmp_path):
     model = random_model(classes=3)
     table = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=bool)
-    r = sl.evaluate(model, pictures(table, ("0", "1", "2")))
+    r = sl.evaluate(model, make_images(table, ("0", "1", "2")))
     assert (r.scored, r.skipped) == (2, 1)
     model = random_model(classes=10)
-    sets = sl.evaluate_sets(model, {"val": scenes(num=30, split="val"), "v2": scenes(num=20, split="test")})
+    sets = sl.evals.evaluate_sets(model, {"val": scenes(num=30, split="val"), "v2": scenes(num=20, split="test")})
     one = sl.evaluate(model, scenes(num=20, split="test"))
     assert sets.top1[1] == one.top1
     assert sets.summary()["v2 - val"] == pytest.approx(sets.top1[1] - sets.top1[0])
     with pytest.raises(ValueError, match="at least two"):
-        sl.evaluate_sets(model, {"val": scenes(num=30)})
+        sl.evals.evaluate_sets(model, {"val": scenes(num=30)})
 
 
 @needs_shared

@@ -6,7 +6,7 @@ import torch
 
 import sightline as sl
 from sightline.evals.dense import box_overlap, input_patches, intersection_over_union, token_cka
-from sightline.evals.truth import patch_shares
+from sightline.evals.ground_truth import patch_shares
 from tests.evals.makers import random_model, scenes
 
 
@@ -26,33 +26,33 @@ def test_tokens_that_are_their_patches_correspond_and_shuffled_ones_do_not():
 def test_the_patch_embedding_corresponds():
     """A ViT's embedding is a linear map of each patch: its token resembles its own patch most."""
     model = random_model()
-    found = sl.patch_correspondence(model, scenes("objects", num=64), layers="embed")
+    found = sl.evals.patch_correspondence(model, scenes("objects", num=64), layers="embed")
     assert found.grid == (8, 8)
     assert found.score > 0.9
     assert found.summary()["by chance"] == 1 / 64
     with pytest.raises(ValueError, match="at least ten"):
-        sl.patch_correspondence(model, scenes(num=9))
-    assert sl.patch_correspondence(random_model("bit-nano"), scenes(num=12)).grid == (4, 4)
+        sl.evals.patch_correspondence(model, scenes(num=9))
+    assert sl.evals.patch_correspondence(random_model("bit-nano"), scenes(num=12)).grid == (4, 4)
 
 
 def test_masks_and_boxes_are_those_of_the_scene_as_the_model_sees_it():
     data = scenes("shape", num=6, size=64)
     spec = sl.ImageSpec(size=(64, 64))
-    masks, boxes = sl.scene_masks(data, spec), sl.scene_boxes(data, spec)
+    masks, boxes = sl.evals.scene_masks(data, spec), sl.evals.scene_boxes(data, spec)
     for i in range(6):
         scene = data.scene(i)
-        assert np.array_equal(masks[i] > 0, scene.masks[scene.subject])
-        np.testing.assert_allclose(boxes[i] * 64, scene.boxes[scene.subject])
-    shapes = sl.scene_masks(data, spec, "shapes")
+        assert np.array_equal(masks[i] > 0, scene.masks[scene.target])
+        np.testing.assert_allclose(boxes[i] * 64, scene.boxes[scene.target])
+    shapes = sl.evals.scene_masks(data, spec, "shapes")
     assert ((shapes > 0) == np.stack([data.scene(i).masks.any(0) for i in range(6)])).all()
-    cropped = sl.scene_masks(data, sl.ImageSpec(size=(48, 48), crop=0.75))
+    cropped = sl.evals.scene_masks(data, sl.ImageSpec(size=(48, 48), crop=0.75))
     np.testing.assert_array_equal(cropped, masks[:, 8:56, 8:56])
     part = data.subset(indices=[4, 2])
-    np.testing.assert_array_equal(sl.scene_masks(part, spec), masks[[4, 2]])
+    np.testing.assert_array_equal(sl.evals.scene_masks(part, spec), masks[[4, 2]])
     with pytest.raises(ValueError, match="no masks"):
-        sl.scene_masks(sl.Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.arange(2)), spec)
+        sl.evals.scene_masks(sl.data.Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.arange(2)), spec)
     with pytest.raises(ValueError, match="not about one object"):
-        sl.scene_masks(scenes("count", num=2), spec)
+        sl.evals.scene_masks(scenes("count", num=2), spec)
 
 
 def test_shares_add_up():
@@ -74,10 +74,10 @@ def test_intersection_over_union_and_box_overlap():
 def knowing(data, spec, grid, *, noise=0.1, seed=0):
     """Tokens that know how much of their patch the subject covers, turned and blurred; a class token before them."""
     rng = np.random.default_rng(seed)
-    shares = patch_shares(sl.scene_masks(data, spec), grid, 2)[..., 1:]
+    shares = patch_shares(sl.evals.scene_masks(data, spec), grid, 2)[..., 1:]
     turn = np.random.default_rng(1).standard_normal((1, 6))
     tokens = shares @ turn + noise * rng.standard_normal((*shares.shape[:2], 6))
-    return sl.Extracted(
+    return sl.evals.FeatureTable(
         layers={"features": torch.from_numpy(np.concatenate([tokens[:, :1] * 0, tokens], 1))},
         labels=data.labels,
         classes=data.classes,
@@ -89,30 +89,30 @@ def knowing(data, spec, grid, *, noise=0.1, seed=0):
 def test_a_segmentation_head_reads_masks_off_tokens():
     train, test, spec = scenes("shape", num=40), scenes("shape", num=20, split="test"), sl.ImageSpec(size=(32, 32))
     tokens = [knowing(d, spec, (8, 8), seed=i) for i, d in enumerate((train, test))]
-    masks = [sl.scene_masks(d, spec) for d in (train, test)]
-    head = sl.SegmentationHead((8, 8), l2=1.0).fit(tokens[0], masks[0])
+    masks = [sl.evals.scene_masks(d, spec) for d in (train, test)]
+    head = sl.evals.SegmentationHead((8, 8), l2=1.0).fit(tokens[0], masks[0])
     assert head.score(tokens[1], masks[1]) > 0.8
     guess = head.predict(tokens[1], (32, 32))
     np.testing.assert_allclose(head.per_class(tokens[1], masks[1]), intersection_over_union(guess, masks[1], 2))
     with pytest.raises(ValueError, match="has not 64 tokens"):
-        sl.SegmentationHead((4, 4)).fit(tokens[0], masks[0])
+        sl.evals.SegmentationHead((4, 4)).fit(tokens[0], masks[0])
     with pytest.raises(ValueError, match="one class only"):
-        sl.SegmentationHead((8, 8)).fit(tokens[0], 0 * masks[0])
+        sl.evals.SegmentationHead((8, 8)).fit(tokens[0], 0 * masks[0])
     with pytest.raises(ValueError, match="not been fitted"):
-        sl.SegmentationHead((8, 8)).predict(tokens[0], (32, 32))
+        sl.evals.SegmentationHead((8, 8)).predict(tokens[0], (32, 32))
     with pytest.raises(ValueError, match="class numbers"):
-        sl.SegmentationHead((8, 8)).fit(tokens[0], masks[0] * 0.5)
+        sl.evals.SegmentationHead((8, 8)).fit(tokens[0], masks[0] * 0.5)
 
 
 def test_a_box_probe_reads_boxes_off_tokens():
     train, test, spec = scenes("shape", num=150), scenes("shape", num=30, split="test"), sl.ImageSpec(size=(32, 32))
     tokens = [knowing(d, spec, (8, 8), noise=0.01, seed=i) for i, d in enumerate((train, test))]
-    boxes = [sl.scene_boxes(d, spec) for d in (train, test)]
-    found = sl.BoxProbe(l2=10.0).fit(tokens[0], boxes[0])
+    boxes = [sl.evals.scene_boxes(d, spec) for d in (train, test)]
+    found = sl.evals.BoxProbe(l2=10.0).fit(tokens[0], boxes[0])
     usual = np.repeat(boxes[0].mean(0, keepdims=True), len(boxes[1]), 0)
     assert found.score(tokens[1], boxes[1]) > box_overlap(usual, boxes[1]).mean() + 0.2
     assert found.predict(tokens[1]).shape == (30, 4)
     with pytest.raises(ValueError, match="lower in"):
-        sl.BoxProbe().fit(tokens[0], boxes[0] * 32)
+        sl.evals.BoxProbe().fit(tokens[0], boxes[0] * 32)
     with pytest.raises(ValueError, match="not been fitted"):
-        sl.BoxProbe().predict(tokens[0])
+        sl.evals.BoxProbe().predict(tokens[0])

@@ -17,9 +17,9 @@ from tests.evals.makers import clusters, random_model, scenes
     seed=st.integers(0, 9),
     number=st.integers(0, 99),
 )
-def test_e24_an_episode_has_k_times_n_support_pictures_of_k_classes(ways, shots, queries, seed, number):
+def test_e24_an_episode_has_k_times_n_support_images_of_k_classes(ways, shots, queries, seed, number):
     labels = np.random.default_rng(seed).permutation(np.arange(100) % 10)
-    e = sl.sample_episode(labels, ways=ways, shots=shots, queries=queries, seed=seed, number=number)
+    e = sl.evals.sample_episode(labels, ways=ways, shots=shots, queries=queries, seed=seed, number=number)
     assert e.support.size == ways * shots
     assert e.query.size == ways * queries
     rows = [*e.support.ravel(), *e.query.ravel()]
@@ -32,7 +32,7 @@ def test_e24_an_episode_has_k_times_n_support_pictures_of_k_classes(ways, shots,
 
 def test_e24_support_and_training_classes_are_disjoint():
     data = scenes("objects", num=200)
-    base, novel = sl.split_classes(data, 0.6, seed=3)
+    base, novel = sl.evals.split_classes(data, 0.6, seed=3)
     assert set(base.classes) | set(novel.classes) == set(data.classes)
     assert not set(base.classes) & set(novel.classes)
     for part in (base, novel):
@@ -47,7 +47,7 @@ def test_e24_support_and_training_classes_are_disjoint():
     with pytest.raises(ValueError, match="has not seen"):
         sl.episodes(e, 3, 1, queries=2, episodes=5, trained_on=[*base.classes, novel.classes[0]])
     with pytest.raises(ValueError, match="without any"):
-        sl.split_classes(data, 0.01)
+        sl.evals.split_classes(data, 0.01)
 
 
 @pytest.mark.parametrize("classifier", ["prototype", "ridge"])
@@ -70,11 +70,11 @@ def test_600_episodes_of_prototypes_by_hand(tmp_path):
     x, y = clusters(200, classes=5, noise=2.0)
     r = sl.episodes((x, y), 5, 2, queries=5)
     assert r.accuracy.shape == (1, 1, 600)
-    e = sl.sample_episode(y, ways=5, shots=2, queries=5, seed=0, number=17)
+    e = sl.evals.sample_episode(y, ways=5, shots=2, queries=5, seed=0, number=17)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    centres = unit[e.support].mean(1)
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    guess = (unit[e.query] @ centres.T).argmax(2)
+    centers = unit[e.support].mean(1)
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    guess = (unit[e.query] @ centers.T).argmax(2)
     assert r.accuracy[0, 0, 17] == (guess == np.arange(5)[:, None]).mean()
     assert sl.Result.load(r.save(tmp_path / "e.npz")).summary() == r.summary()
 
@@ -88,7 +88,7 @@ def test_cosine_similarity_is_the_mean_over_pairs(seed, n):
     for i in range(n):
         for j in range(i):
             (same if y[i] == y[j] else other).append(s[i, j])
-    within, between = sl.cosine_similarity(torch.from_numpy(x), y)
+    within, between = sl.evals.cosine_similarity(torch.from_numpy(x), y)
     assert within == pytest.approx(np.mean(same), abs=1e-9)
     assert between == pytest.approx(np.mean(other), abs=1e-9)
 
@@ -104,7 +104,7 @@ def test_what_episodes_refuse():
     x, y = clusters(50)
     with pytest.raises(ValueError, match="6 ways need"):
         sl.episodes((x, y), 6, 1, queries=1)
-    with pytest.raises(ValueError, match="need 16 pictures"):
+    with pytest.raises(ValueError, match="need 16 images"):
         sl.episodes((x, y), 5, 1)
     with pytest.raises(ValueError, match="at least two ways"):
         sl.episodes((x, y), 1, 1, queries=1)

@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 
 import sightline as sl
-from sightline.evals import extract as room
-from sightline.evals.pooling import like_last
+from sightline.evals import extraction as room
+from sightline.observe.pooling import like_last
 from tests.evals.makers import random_model, scenes
 
 MODELS = ("vit-nano4", "bit-nano", "vit-nano4-gap")
@@ -129,7 +129,7 @@ def test_a_file_is_read_lazily_and_is_plain_safetensors(tmp_path):
     torch.testing.assert_close(there.reduce("gap")["features"], sl.extract(model, data, tokens="gap").features)
     assert there.take([3, 1]).labels.tolist() == [3, 1]
     with pytest.raises(ValueError, match="not a file of features"):
-        sl.Extracted.read(__file__)
+        sl.evals.FeatureTable.read(__file__)
 
 
 def test_a_stopped_pass_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_stopped_pass_goes_on_where_it_stopped(tmp_path, monkeypatch):
     whole, seen = model.features, []
 
     def features(x):
-        if len(seen) == 3:  # a blank picture and two batches
+        if len(seen) == 3:  # a blank image and two batches
             raise KeyboardInterrupt
         seen.append(len(x))
         return whole(x)
@@ -150,7 +150,7 @@ def test_a_stopped_pass_goes_on_where_it_stopped(tmp_path, monkeypatch):
     seen.clear()
     monkeypatch.setattr(model, "features", lambda x: (seen.append(len(x)), whole(x))[1])
     e = sl.extract(model, data, out=path, batch=5)
-    assert seen.count(5) == 2  # the other call looks at a blank picture
+    assert seen.count(5) == 2  # the other call looks at a blank image
     monkeypatch.undo()
     assert torch.equal(e.features, sl.extract(model, data, batch=5).features)
     monkeypatch.setattr(room.Pass, "run", None)  # it is all there: no pass is made
@@ -190,15 +190,15 @@ def test_adopted_models_are_measured_alike():
 
 
 def test_features_from_elsewhere_are_checked():
-    e = sl.Extracted.of(torch.eye(3, requires_grad=True), torch.arange(3))
+    e = sl.evals.FeatureTable.of(torch.eye(3, requires_grad=True), torch.arange(3))
     assert not e.features.requires_grad
     assert len(e.take([])) == 0
     assert e.take(np.array([True, False, True])).labels.tolist() == [0, 2]
     with pytest.raises(ValueError, match="n labels"):
-        sl.Extracted.of(np.zeros((3, 2)), [0, 1])
+        sl.evals.FeatureTable.of(np.zeros((3, 2)), [0, 1])
     with pytest.raises(ValueError, match="class numbers"):
-        sl.Extracted.of(np.zeros((2, 2)), [0, -1])
+        sl.evals.FeatureTable.of(np.zeros((2, 2)), [0, -1])
     with pytest.raises(ValueError, match="but 1 classes"):
-        sl.Extracted.of(np.zeros((2, 2)), [0, 1], classes=("a",))
+        sl.evals.FeatureTable.of(np.zeros((2, 2)), [0, 1], classes=("a",))
     with pytest.raises(ValueError, match="no layer"):
-        sl.Extracted.of(np.zeros((2, 2)), [0, 1])["other"]
+        sl.evals.FeatureTable.of(np.zeros((2, 2)), [0, 1])["other"]

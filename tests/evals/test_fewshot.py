@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.evals.fewshot import shot_rows
-from sightline.evals.ridge import Ridge, Scaling, best_l2, sign_targets
+from sightline.evals.few_shot import shot_rows
+from sightline.evals.probing.ridge import Ridge, Scaling, best_l2, sign_targets
 from tests.evals.makers import SHARED, clusters, needs_shared, random_model, scenes
 
 
 def reference(x, y, classes, l2):
-    """The protocol as numpy would write it (big_vision's constants): weights of standardised features and bias."""
+    """The protocol as numpy would write it (big_vision's constants): weights of standardized features and bias."""
     x = x.astype(np.float64)
     mean, std = x.mean(0), x.std(0) + 1e-5
     a = np.concatenate([(x - mean) / std, np.full((len(x), 1), 100.0)], 1)
@@ -101,7 +101,7 @@ def test_without_a_table_of_targets(several):
     want = Ridge.of(x, sign_targets(y, 400)).solve(32.0)
     torch.testing.assert_close(Ridge.of_labels(x, y, 400).solve(32.0), want)
     with torch.profiler.profile(profile_memory=True) as seen:
-        sl.LinearProbe(l2=(1.0, 32.0)).fit(x, y)
+        sl.evals.LinearProbe(l2=(1.0, 32.0)).fit(x, y)
     largest = max(event.cpu_memory_usage for event in seen.events() if not event.cpu_children)
     assert largest < 4096 * 400 * 8 + 1  # a piece of rows at most
 
@@ -147,14 +147,14 @@ def test_a_constant_feature_weighs_nothing():
 def test_classes_are_matched_by_name():
     x, y = clusters(40)
     names, turned = ("a", "b", "c", "d", "e"), ("e", "d", "c", "b", "a")
-    train = sl.Extracted.of(x, y, classes=names)
-    same, other = sl.Extracted.of(x, y, classes=names), sl.Extracted.of(x, 4 - y, classes=turned)
+    train = sl.evals.FeatureTable.of(x, y, classes=names)
+    same, other = sl.evals.FeatureTable.of(x, y, classes=names), sl.evals.FeatureTable.of(x, 4 - y, classes=turned)
     assert (
         sl.fewshot(train, other, shots=(5,)).accuracy.tolist() == sl.fewshot(train, same, shots=(5,)).accuracy.tolist()
     )
     with pytest.raises(ValueError, match="different classes: a only in training and x only in test"):
-        sl.fewshot(train, sl.Extracted.of(x, y, classes=("x", "b", "c", "d", "e")))
-    more = sl.Extracted.of(x, y, classes=(*names, "empty"))
+        sl.fewshot(train, sl.evals.FeatureTable.of(x, y, classes=("x", "b", "c", "d", "e")))
+    more = sl.evals.FeatureTable.of(x, y, classes=(*names, "empty"))
     assert sl.fewshot(more, more, shots=(2,)).classes == names
 
 
@@ -177,7 +177,7 @@ def test_it_is_saved_and_comes_back(tmp_path):
 
 def test_an_evaluator_for_training():
     model = random_model().train()
-    few = sl.fewshot_evaluator(scenes(num=40), scenes(num=20, split="test"), shots=(2,), seeds=2, batch=16)
+    few = sl.evals.fewshot_evaluator(scenes(num=40), scenes(num=20, split="test"), shots=(2,), seeds=2, batch=16)
     assert set(few(model)) == {"fewshot/2-shot", "fewshot/2-shot ±"}
     assert model.training
 
@@ -198,6 +198,6 @@ def test_deit_tiny_on_pets():
     both = [sl.extract(model, sl.dataset(SHARED / "pets", split=s), tokens="cls", batch=37) for s in ("train", "test")]
     few = sl.fewshot(*both, shots=(5, 10, 20), seeds=10)
     for i, (measured, expected) in enumerate(((0.8373, 0.83), (0.8549, 0.86))):  # docs/measuring.md; what was asked for
-        assert few.mean[i] == pytest.approx(measured, abs=0.003)  # one picture of 370
+        assert few.mean[i] == pytest.approx(measured, abs=0.003)  # one image of 370
         assert abs(few.mean[i] - expected) <= few.summary()[f"{(5, 10)[i]}-shot ±"] + 1e-3  # within the 95 % interval
     assert abs(few.mean[2] * 370 - 321) <= 1

@@ -40,7 +40,7 @@ def test_predictions_are_those_of_evaluate(folder):
     model = named()
     said = sl.predict(model, folder, top=10)
     data = Files("photos", list(said.images), labels=[0] * 6, classes=model.class_names)
-    logits = sl.logits(model, data).astype(np.float64)
+    logits = sl.evals.logits(model, data).astype(np.float64)
     np.testing.assert_array_equal(said.indices, np.argsort(-logits, axis=1))
     want = torch.from_numpy(logits).softmax(1).gather(1, torch.from_numpy(said.indices))
     np.testing.assert_allclose(said.probabilities, want, rtol=1e-5)
@@ -105,12 +105,12 @@ def test_bad_images_are_named_and_the_others_predicted(folder, caplog):
 def test_nothing_to_predict_is_an_error(folder, tmp_path, caplog):
     model = named()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(sl.BadImage, match="holds no images"):
+    with pytest.raises(sl.data.BadImage, match="holds no images"):
         sl.predict(model, tmp_path / "empty")
-    with pytest.raises(sl.BadImage, match="cannot be read"):
+    with pytest.raises(sl.data.BadImage, match="cannot be read"):
         sl.predict(model, "none.png")
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]  # the error says it already
-    with pytest.raises(sl.BadImage, match=r"None of the 2 images can be read\. The first: a\.png"):
+    with pytest.raises(sl.data.BadImage, match=r"None of the 2 images can be read\. The first: a\.png"):
         sl.predict(model, ["a.png", "b.png"])
     for given, why in (([], "no images"), (3, "got a int"), (b"x", "got a bytes"), (np.zeros((4, 4)), "An image is")):
         with pytest.raises(ValueError, match=why):
@@ -143,7 +143,7 @@ def test_names_are_the_models_or_imagenets_or_numbers(folder):
 
 def test_published_weights_are_known_to_be_imagenets(folder, tmp_path):
     file = sl.save(random_model(classes=1000), tmp_path / "m.safetensors")
-    sl.add_weights(sl.Weights(name="vit-nano4.test-i1k", source=str(file)))
+    sl.weights.add_weights(sl.weights.Weights(name="vit-nano4.test-i1k", source=str(file)))
     assert sl.predict("vit-nano4.test-i1k", folder / "a.png").named_by == "imagenet-1k"
     assert sl.predict(file, folder / "a.png").named_by == "imagenet-1k (assumed)"
 
@@ -211,7 +211,7 @@ def test_a_run_predicts_with_its_own_names(folder, tmp_path):
 def test_a_run_with_several_labels_predicts_by_sigmoid(folder, tmp_path):
     rng = np.random.default_rng(0)
     table = rng.integers(0, 2, (32, 3)).astype(bool)
-    data = sl.Arrays(rng.integers(0, 255, (32, 32, 32, 3), dtype=np.uint8), table, classes=("a", "b", "c"))
+    data = sl.data.Arrays(rng.integers(0, 255, (32, 32, 32, 3), dtype=np.uint8), table, classes=("a", "b", "c"))
     recipe = sl.Recipe(lr=1e-3, batch=16, steps=2, loss="sigmoid")
     run = sl.fit(sl.build("vit-nano4", classes=3), data, recipe, out=tmp_path / "run")
     assert sl.predict(run, folder).by == "sigmoid"

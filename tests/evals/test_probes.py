@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.evals import logistic, probes
-from sightline.evals.ridge import Scaling
+from sightline.evals.probing import logistic, probes
+from sightline.evals.probing.ridge import Scaling
 from tests.evals.makers import clusters, random_model, scenes
 
 
 @pytest.mark.parametrize(
-    "probe", [sl.LinearProbe(), sl.LinearProbe("logistic"), sl.KNNProbe(5)], ids=lambda p: str(vars(p))
+    "probe",
+    [sl.evals.LinearProbe(), sl.evals.LinearProbe("logistic"), sl.evals.KNNProbe(5)],
+    ids=lambda p: str(vars(p)),
 )
 def test_every_probe_learns_what_can_be_learnt(probe):
     x, y = clusters(200, classes=4, noise=0.5)
@@ -21,7 +23,7 @@ def test_every_probe_learns_what_can_be_learnt(probe):
     assert probe.fit(x, y) is probe
     assert probe.score(z, w) > 0.97
     assert probe.predict(z).shape == (100,)
-    assert probe.fit(sl.Extracted.of(x, y)).score(sl.Extracted.of(z, w)) > 0.97
+    assert probe.fit(sl.evals.FeatureTable.of(x, y)).score(sl.evals.FeatureTable.of(z, w)) > 0.97
     shuffled = np.random.default_rng(0).permutation(y)
     assert probe.fit(x, shuffled).score(z, w) < 0.5
 
@@ -29,7 +31,7 @@ def test_every_probe_learns_what_can_be_learnt(probe):
 def test_ridge_is_the_few_shot_classifier():
     x, y = clusters(100, noise=2.0)
     z, w = clusters(60, noise=2.0, start=1)
-    assert sl.LinearProbe(l2=2**10).fit(x, y).score(z, w) == sl.fewshot((x, y), (z, w), shots=("all",)).mean[0]
+    assert sl.evals.LinearProbe(l2=2**10).fit(x, y).score(z, w) == sl.fewshot((x, y), (z, w), shots=("all",)).mean[0]
 
 
 @given(l2=st.floats(1e-4, 1.0), seed=st.integers(0, 20))
@@ -45,22 +47,22 @@ def test_logistic_regression_ends_where_the_gradient_vanishes(l2, seed):
 
 def test_the_tuned_l2_follows_the_noise():
     clean, noisy = (clusters(60, classes=3, width=100, noise=n) for n in (0.01, 8.0))
-    assert sl.LinearProbe().fit(*noisy).l2_ in sl.evals.ridge.SWEEP
-    assert sl.LinearProbe("logistic").fit(*clean).l2_ < sl.LinearProbe("logistic").fit(*noisy).l2_
+    assert sl.evals.LinearProbe().fit(*noisy).l2_ in sl.evals.ridge.SWEEP
+    assert sl.evals.LinearProbe("logistic").fit(*clean).l2_ < sl.evals.LinearProbe("logistic").fit(*noisy).l2_
 
 
-def test_neighbours_are_those_of_brute_force_whatever_the_blocks(monkeypatch):
+def test_neighbors_are_those_of_brute_force_whatever_the_blocks(monkeypatch):
     x, y = clusters(300, classes=7, noise=2.0)
     z, _ = clusters(90, classes=7, noise=2.0, start=1)
     unit = [a / np.linalg.norm(a, axis=1, keepdims=True) for a in (x, z)]
     order = np.argsort(-(unit[1] @ unit[0].T), axis=1)[:, :9]
     votes = np.array([np.bincount(y[o], minlength=7) for o in order])
-    found = sl.KNNProbe(9, weights="uniform").fit(x, y)
+    found = sl.evals.KNNProbe(9, weights="uniform").fit(x, y)
     np.testing.assert_allclose(found.scores(z).numpy(), votes / 9)
-    weighted = sl.KNNProbe(9).fit(x, y).scores(z)
+    weighted = sl.evals.KNNProbe(9).fit(x, y).scores(z)
     monkeypatch.setattr(probes, "TRAIN_ROWS", 50)
     monkeypatch.setattr(probes, "TEST_ROWS", 7)
-    torch.testing.assert_close(sl.KNNProbe(9).fit(x, y).scores(z), weighted)
+    torch.testing.assert_close(sl.evals.KNNProbe(9).fit(x, y).scores(z), weighted)
     similarity = np.sort(unit[1] @ unit[0].T, axis=1)[:, ::-1][:, :9]
     share = np.exp(similarity / 0.07)
     expected = np.array([np.bincount(y[o], s, minlength=7) for o, s in zip(order, share)]) / share.sum(1, keepdims=True)
@@ -71,7 +73,7 @@ def test_several_labels_per_row():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 6))
     y = x[:, :3] > 0
-    for probe in (sl.LinearProbe(), sl.LinearProbe("logistic"), sl.KNNProbe(15)):
+    for probe in (sl.evals.LinearProbe(), sl.evals.LinearProbe("logistic"), sl.evals.KNNProbe(15)):
         probe.fit(x[:300], y[:300])
         assert probe.predict(x[300:]).dtype == bool
         assert probe.score(x[300:], y[300:]) > 0.85
@@ -80,22 +82,22 @@ def test_several_labels_per_row():
 def test_what_a_probe_refuses():
     x, y = clusters(20)
     with pytest.raises(ValueError, match="not been fitted"):
-        sl.LinearProbe().predict(x)
+        sl.evals.LinearProbe().predict(x)
     with pytest.raises(ValueError, match="16 wide; got 3"):
-        sl.LinearProbe().fit(x, y).predict(x[:, :3])
-    with pytest.raises(ValueError, match="21 neighbours"):
-        sl.KNNProbe(21).fit(x, y)
+        sl.evals.LinearProbe().fit(x, y).predict(x[:, :3])
+    with pytest.raises(ValueError, match="21 neighbors"):
+        sl.evals.KNNProbe(21).fit(x, y)
     with pytest.raises(ValueError, match="one class only"):
-        sl.LinearProbe().fit(x, 0 * y)
+        sl.evals.LinearProbe().fit(x, 0 * y)
     with pytest.raises(ValueError, match="NaN"):
-        sl.KNNProbe(1).fit(x * np.nan, y)
+        sl.evals.KNNProbe(1).fit(x * np.nan, y)
     with pytest.raises(ValueError, match="labels"):
-        sl.LinearProbe().fit(x)
+        sl.evals.LinearProbe().fit(x)
     with pytest.raises(ValueError, match="in the test set only"):
-        sl.LinearProbe().fit(x, y).score(x, y + 1)
+        sl.evals.LinearProbe().fit(x, y).score(x, y + 1)
     for wrong in ({"method": "svm"}, {"l2": -1.0}):
         with pytest.raises(ValueError, match=r"method|l2"):
-            sl.LinearProbe(**wrong)
+            sl.evals.LinearProbe(**wrong)
 
 
 def test_curves_by_layer_and_by_token():
@@ -106,7 +108,9 @@ def test_curves_by_layer_and_by_token():
     assert found.per_token.shape == (2, 65)
     assert found.map("blocks.0.mlp_sum").shape == (8, 8)
     np.testing.assert_allclose(found.per_token[:, 1:].mean(1), found.mean)  # the class token does not count
-    one = sl.fewshot(*(sl.Extracted.of(e["blocks.5.mlp_sum"][:, 7], e.labels) for e in both), shots=(3,), seeds=2)
+    one = sl.fewshot(
+        *(sl.evals.FeatureTable.of(e["blocks.5.mlp_sum"][:, 7], e.labels) for e in both), shots=(3,), seeds=2
+    )
     assert found.per_token[1, 7] == pytest.approx(one.mean[0])
     pooled = sl.probe(*(e.reduce("gap") for e in both))
     assert pooled.accuracy.shape == (2, 1)

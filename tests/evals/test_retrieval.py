@@ -1,4 +1,4 @@
-"""Re-identification: CMC and mAP, whole pictures and foreground patches."""
+"""Re-identification: CMC and mAP, whole images and foreground patches."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.evals import retrieval as room
+from sightline.evals import reid as room
 from tests.evals.makers import random_model, scenes
 
 
@@ -15,7 +15,7 @@ from tests.evals.makers import random_model, scenes
 def test_cmc_and_map_are_those_of_the_definitions(seed, n):
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((n, 4)), np.arange(n) % 2
-    r = sl.retrieval((x, y), ranks=3)
+    r = sl.evals.retrieval((x, y), ranks=3)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     first, precision = [], []
     for i in range(n):
@@ -28,18 +28,18 @@ def test_cmc_and_map_are_those_of_the_definitions(seed, n):
     assert (np.diff(r.cmc) >= 0).all()
 
 
-def patches(pictures, each=9, width=6, *, seed=0):
-    """Individuals whose own vector stands in two inner patches; all else is a background of the picture's own."""
+def patches(images, each=9, width=6, *, seed=0):
+    """Individuals whose own vector stands in two inner patches; all else is a background of the image's own."""
     rng = np.random.default_rng(seed)
-    y = np.arange(pictures) // 4
+    y = np.arange(images) // 4
     own = rng.standard_normal((y.max() + 1, width))
-    x = np.repeat(3 * rng.standard_normal((pictures, 1, width)), each, 1) + 0.1 * rng.standard_normal(
-        (pictures, each, width)
+    x = np.repeat(3 * rng.standard_normal((images, 1, width)), each, 1) + 0.1 * rng.standard_normal(
+        (images, each, width)
     )
-    truth = np.zeros((pictures, each), dtype=bool)
+    truth = np.zeros((images, each), dtype=bool)
     truth[:, 4] = True
-    x[truth] = own[y] + 0.1 * rng.standard_normal((pictures, width))
-    e = sl.Extracted(
+    x[truth] = own[y] + 0.1 * rng.standard_normal((images, width))
+    e = sl.evals.FeatureTable(
         layers={"features": torch.from_numpy(x)},
         labels=y,
         classes=tuple(map(str, range(y.max() + 1))),
@@ -49,14 +49,14 @@ def patches(pictures, each=9, width=6, *, seed=0):
     return e, truth
 
 
-def test_foreground_patches_find_what_whole_pictures_do_not():
+def test_foreground_patches_find_what_whole_images_do_not():
     e, truth = patches(40)
-    by_patch = sl.retrieval(e, matching="patches", share=1 / 9, truth=truth)
+    by_patch = sl.evals.retrieval(e, matching="patches", share=1 / 9, truth=truth)
     assert by_patch.overlap == 1
     assert by_patch.overlap_by_chance == pytest.approx((1 / 9) / (2 - 1 / 9))
     assert by_patch.cmc[0] > 0.95
-    assert sl.retrieval(e.reduce("gap")).cmc[0] < 0.6
-    given_truth = sl.retrieval(e, matching="patches", select=truth)
+    assert sl.evals.retrieval(e.reduce("gap")).cmc[0] < 0.6
+    given_truth = sl.evals.retrieval(e, matching="patches", select=truth)
     assert np.array_equal(given_truth.precision, by_patch.precision)
     assert given_truth.selected.sum() == 40
 
@@ -77,37 +77,39 @@ def test_matching_is_the_best_of_all_pairs_both_ways_whatever_the_blocks(monkeyp
 def test_a_gallery_of_its_own():
     rng = np.random.default_rng(0)
     own = rng.standard_normal((6, 5))
-    query = sl.Extracted.of(own[:3] + 0.01, [0, 1, 2], classes=("a", "b", "c"))
-    gallery = sl.Extracted.of(np.repeat(own, 2, 0), np.repeat(np.arange(6), 2), classes=tuple("abcdef"))
-    r = sl.retrieval(query, gallery)
+    query = sl.evals.FeatureTable.of(own[:3] + 0.01, [0, 1, 2], classes=("a", "b", "c"))
+    gallery = sl.evals.FeatureTable.of(np.repeat(own, 2, 0), np.repeat(np.arange(6), 2), classes=tuple("abcdef"))
+    r = sl.evals.retrieval(query, gallery)
     assert r.summary() == {"rank-1": 1.0, "rank-5": 1.0, "rank-10": 1.0, "mAP": pytest.approx(1)}
 
 
 def test_scenes_of_individuals_with_masks_that_tell(tmp_path):
     model, data = random_model(), scenes("identity", num=60)
     e = sl.extract(model, data, tokens="all")
-    truth = sl.foreground(data, model.image, e.grids["features"])
+    truth = sl.evals.foreground(data, model.image, e.grids["features"])
     assert truth.shape == (60, 64)
     assert 0.03 < truth.mean() < 0.5
     for select in ("border", "pooled", "norm", "all"):
-        r = sl.retrieval(e, matching="patches", select=select, share=float(truth.mean()), truth=truth)
+        r = sl.evals.retrieval(e, matching="patches", select=select, share=float(truth.mean()), truth=truth)
         assert 0 <= r.overlap <= 1
     assert sl.Result.load(r.save(tmp_path / "r.npz")).summary() == r.summary()
-    exact = sl.retrieval(e, matching="patches", select=np.where(truth.any(1, keepdims=True), truth, True), truth=truth)
+    exact = sl.evals.retrieval(
+        e, matching="patches", select=np.where(truth.any(1, keepdims=True), truth, True), truth=truth
+    )
     assert exact.overlap > 0.95
 
 
 def test_what_retrieval_refuses():
     e, _ = patches(8)
     with pytest.raises(ValueError, match="tokens='all'"):
-        sl.retrieval(e.reduce("gap"), matching="patches")
+        sl.evals.retrieval(e.reduce("gap"), matching="patches")
     with pytest.raises(ValueError, match="hold all tokens"):
-        sl.retrieval(e)
+        sl.evals.retrieval(e)
     with pytest.raises(ValueError, match="no selected patch"):
-        sl.retrieval(e, matching="patches", select=np.zeros((8, 9), dtype=bool))
+        sl.evals.retrieval(e, matching="patches", select=np.zeros((8, 9), dtype=bool))
     with pytest.raises(ValueError, match="select is"):
-        sl.retrieval(e, matching="patches", select="best")
+        sl.evals.retrieval(e, matching="patches", select="best")
     with pytest.raises(ValueError, match="No query"):
-        sl.retrieval((np.eye(3), [0, 1, 2]))
+        sl.evals.retrieval((np.eye(3), [0, 1, 2]))
     with pytest.raises(ValueError, match="matching is"):
-        sl.retrieval(e, matching="half")
+        sl.evals.retrieval(e, matching="half")

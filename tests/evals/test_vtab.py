@@ -6,18 +6,18 @@ import torch
 from PIL import Image
 
 import sightline as sl
-from sightline.evals.vtab import beside_references
+from sightline.evals.vtab_protocol import beside_references
 from tests.evals.makers import random_model
 
 
 def test_e20_the_score_is_the_mean_of_nineteen():
-    rows = sl.vtab_references()
+    rows = sl.evals.vtab_references()
     assert [round(100 * r.score, 2) for r in rows] == [77.63, 76.29, 72.71]
     groups = [[round(100 * v, 2) for v in r.by_group.values()] for r in rows]
     for found, expected in zip(groups, [(86.69, 87.00, 65.03), (85.56, 86.72, 62.96), (83.27, 84.65, 57.50)]):
         assert found == pytest.approx(expected, abs=0.011)
     assert all(len(r.tasks) == 19 and r.complete for r in rows)
-    assert list(rows[0].summary()) == ["mean of 19", "natural", "specialised", "structured"]
+    assert list(rows[0].summary()) == ["mean of 19", "natural", "specialized", "structured"]
 
 
 def test_the_protocol():
@@ -30,15 +30,15 @@ def test_the_protocol():
         return 0.25 if task.group == "natural" else 0.75
 
     r = sl.vtab(random_model(), fit=fit)
-    assert len(seen) == len(sl.suite("scenes-vtab")) == len(r.tasks)
+    assert len(seen) == len(sl.data.suite("scenes-vtab")) == len(r.tasks)
     assert all(s[1:] == (2000, True, True) for s in seen)
-    assert r.by_group == {"natural": 0.25, "specialised": 0.75, "structured": 0.75}
+    assert r.by_group == {"natural": 0.25, "specialized": 0.75, "structured": 0.75}
     assert r.score == pytest.approx(r.accuracy.mean())
     assert r.complete
 
 
 class Columns(torch.nn.Module):
-    """A model that sees how bright each column and each row of a picture is."""
+    """A model that sees how bright each column and each row of an image is."""
 
     image = sl.ImageSpec(size=(16, 16))
 
@@ -50,9 +50,9 @@ class Columns(torch.nn.Module):
 def test_linear_on_scenes_by_the_protocol(tmp_path):
     r = sl.vtab(Columns(), tasks=["aerial", "distance"], batch=500)
     assert r.tasks == ("aerial", "distance")
-    assert r.accuracy[1] > 0.25  # one of six; near things are low in the picture
+    assert r.accuracy[1] > 0.25  # one of six; near things are low in the image
     assert not r.complete
-    assert list(r.summary()) == ["mean of 2 of 11 tasks", "specialised", "structured"]
+    assert list(r.summary()) == ["mean of 2 of 11 tasks", "specialized", "structured"]
     assert sl.Result.load(r.save(tmp_path / "v.npz")).score == r.score
     assert [row["task"] for row in beside_references(r)] == ["aerial", "distance", "mean", "mean", "mean of 2"]
 
@@ -63,7 +63,7 @@ def test_vtab_stands_beside_table_9_and_says_what_is_missing(tmp_path):
         sl.vtab(model, "vtab", root=tmp_path)
     with pytest.raises(ValueError, match="no task nothing"):
         sl.vtab(model, tasks=["nothing"])
-    ours = sl.vtab_references()[2]
+    ours = sl.evals.vtab_references()[2]
     rows = beside_references(ours)
     assert len(rows) == 19 + 3 + 1
     assert rows[-1]["ViT-H/14 (JFT)"] == pytest.approx(0.7763, abs=5e-5)

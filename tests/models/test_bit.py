@@ -9,15 +9,15 @@ from sightline.models.convolutions import StdConv, pad_same
 from tests.peers import fill
 
 
-def test_kernels_are_standardised_with_epsilon_where_each_family_has_it():
+def test_kernels_are_standardized_with_epsilon_where_each_family_has_it():
     conv = StdConv(6, 5, 3, eps=1e-2, eps_on="variance").double()
     w = conv.weight
     mean, var = w.mean((1, 2, 3), keepdim=True), w.var((1, 2, 3), correction=0, keepdim=True)
-    torch.testing.assert_close(conv.standardised(), (w - mean) / (var + 1e-2).sqrt())
+    torch.testing.assert_close(conv.standardized(), (w - mean) / (var + 1e-2).sqrt())
     conv.eps_on = "deviation"
-    torch.testing.assert_close(conv.standardised(), (w - mean) / (var.sqrt() + 1e-2))
+    torch.testing.assert_close(conv.standardized(), (w - mean) / (var.sqrt() + 1e-2))
     conv.eps = None
-    assert conv.standardised() is w
+    assert conv.standardized() is w
 
 
 def test_scale_and_shift_of_a_kernel_do_not_matter():
@@ -54,15 +54,15 @@ def test_any_size_and_any_channels():
         model(torch.zeros(1, 1, 6, 20))
 
 
-def test_ablations_of_norm_and_standardisation():
+def test_ablations_of_norm_and_standardization():
     x = torch.randn(2, 3, 32, 32)
     for norm in ("group", "batch"):
-        for standardise in (True, False):
-            model = fill(sl.build("bit-nano", classes=3, norm=norm, standardise=standardise)).train()
+        for standardize in (True, False):
+            model = fill(sl.build("bit-nano", classes=3, norm=norm, standardize=standardize)).train()
             model(x).sum().backward()
             kinds = {type(m).__name__ for m in model.modules()}
             assert ("GroupNorm" in kinds) == (norm == "group")
-            assert model.root.conv.eps == (1e-10 if standardise else None)
+            assert model.root.conv.eps == (1e-10 if standardize else None)
 
 
 @pytest.mark.parametrize(

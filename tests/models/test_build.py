@@ -13,7 +13,7 @@ from tests.peers import fill
 FAMILIES = ["vit-nano4", "bit-nano", "r8-vit-nano4"]
 
 
-def picture(batch=2, size=32):
+def image(batch=2, size=32):
     return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(5))
 
 
@@ -28,12 +28,12 @@ def test_the_same_seed_gives_the_same_model_and_leaves_the_global_stream_alone(n
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_value_is_set(name):
-    """Memory that initialise forgets would hold whatever lay there."""
+    """Memory that initialize forgets would hold whatever lay there."""
     model = sl.build(name)
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(float("nan"))
-    model.initialise(torch.Generator().manual_seed(0))
+    model.initialize(torch.Generator().manual_seed(0))
     expected = sl.build(name).state_dict()
     assert all(torch.equal(v, expected[k]) for k, v in model.state_dict().items())
 
@@ -48,7 +48,7 @@ def test_the_largest_models_build_without_memory():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_features_speak_one_language(name):
-    out = fill(sl.build(name, classes=10)).eval().features(picture())
+    out = fill(sl.build(name, classes=10)).eval().features(image())
     b, n, d = out.tokens.shape
     assert n == out.grid[0] * out.grid[1]
     assert (out.pooled.shape, out.prefix.shape[0], out.prefix.shape[2]) == ((b, d), b, d)
@@ -60,7 +60,7 @@ def test_recomputing_activations_changes_nothing_but_memory(name):
     grads, logits = [], []
     for recompute in (False, True):
         model = fill(sl.build(name, classes=10, checkpointing=recompute)).train()
-        y = model(picture())
+        y = model(image())
         y.square().sum().backward()
         logits.append(y)
         grads.append([p.grad for p in model.parameters()])
@@ -102,7 +102,7 @@ def test_torch_compile_accepts_each_family_whole():
 def test_resize_keeps_what_it_should():
     model = fill(sl.build("vit-nano4", classes=10)).eval()
     model.checkpointing = True
-    new = sl.resize(model, size=64)
+    new = sl.models.resize(model, size=64)
     assert (new.config.size, new.image.size, new.training, new.checkpointing) == ((64, 64), (64, 64), False, True)
     assert torch.equal(new.head.weight, model.head.weight)
     new.head.weight.data.zero_()
@@ -111,16 +111,16 @@ def test_resize_keeps_what_it_should():
 
 def test_resizing_there_and_back_keeps_the_corners():
     model = fill(sl.build("vit-nano4", classes=10))
-    back = sl.resize(sl.resize(model, size=120), size=32)
+    back = sl.models.resize(sl.models.resize(model, size=120), size=32)
     a, b = (m.positions[0].table[1:].unflatten(0, (8, 8))[::7, ::7] for m in (model, back))
     torch.testing.assert_close(a, b)
 
 
-def test_a_resized_patch_embeds_a_resized_picture_alike():
-    """FlexiViT's law: enlarging patch and picture alike leaves the embedding as it was."""
+def test_a_resized_patch_embeds_a_resized_image_alike():
+    """FlexiViT's law: enlarging patch and image alike leaves the embedding as it was."""
     model = fill(sl.build("vit-ti16", classes=2)).double()
     x = torch.rand(1, 3, 224, 224, dtype=torch.float64)
-    larger = sl.resize(model, size=448, patch=32)
+    larger = sl.models.resize(model, size=448, patch=32)
     patches = x.unfold(2, 16, 16).unfold(3, 16, 16).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
     grown = torch.nn.functional.interpolate(patches, size=(32, 32), mode="bicubic", antialias=True)
     grown = grown.unflatten(0, (1, 14, 14)).permute(0, 3, 1, 4, 2, 5).reshape(1, 3, 448, 448)
@@ -130,9 +130,9 @@ def test_a_resized_patch_embeds_a_resized_picture_alike():
 
 def test_bit_and_hybrids_refuse_a_patch_and_take_a_size():
     with pytest.raises(ValueError, match="size"):
-        sl.resize(sl.build("bit-nano"), patch=8)
-    assert sl.resize(sl.build("bit-nano"), size=48).image.size == (48, 48)
-    hybrid = sl.resize(fill(sl.build("r8-vit-nano4")), size=(48, 32))
+        sl.models.resize(sl.build("bit-nano"), patch=8)
+    assert sl.models.resize(sl.build("bit-nano"), size=48).image.size == (48, 48)
+    hybrid = sl.models.resize(fill(sl.build("r8-vit-nano4")), size=(48, 32))
     assert hybrid.config.grid == (12, 8)
     assert hybrid(torch.zeros(1, 3, 48, 32)).isfinite().all()
 
@@ -166,7 +166,7 @@ def test_bfloat16_autocast_is_close():
 
 
 def test_derived_fields_follow_a_change():
-    settings = sl.build(sl.config("vit-nano4"), pool="gap", device="meta").config
+    settings = sl.build(sl.models.config("vit-nano4"), pool="gap", device="meta").config
     assert (settings.class_token, settings.position_rows) == (False, 0)
-    kept = sl.build(sl.config("vit-nano4", pool="gap", class_token=True), size=64, device="meta").config
+    kept = sl.build(sl.models.config("vit-nano4", pool="gap", class_token=True), size=64, device="meta").config
     assert (kept.class_token, kept.position_rows) == (True, 1)

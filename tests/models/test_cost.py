@@ -44,7 +44,7 @@ def test_activations_are_what_autograd_really_keeps(name):
 
 def test_cost_takes_names_configurations_and_any_module():
     by_name = sl.cost("vit-ti16", size=(224, 160))
-    assert by_name == sl.cost(sl.config("vit-ti16", size=(224, 160)))
+    assert by_name == sl.cost(sl.models.config("vit-ti16", size=(224, 160)))
     assert by_name == sl.cost(sl.build("vit-ti16"), size=(224, 160))
     assert (by_name.size, by_name.tokens) == ((224, 160), 141)
     conv = torch.nn.Conv2d(3, 8, 3, padding=1)
@@ -62,11 +62,11 @@ def test_costing_leaves_the_model_alone():
 
 
 def test_attention_grows_with_the_square_of_the_tokens():
-    rows = sl.attention_growth("vit-b16", patches=(1, 4, 16))
+    rows = sl.models.attention_growth("vit-b16", patches=(1, 4, 16))
     assert [r["patches"] for r in rows] == [224**2, 56**2, 14**2]
     for a, b in itertools.pairwise(rows):
         assert a["attention_macs"] / b["attention_macs"] == (a["tokens"] / b["tokens"]) ** 2
         assert a["matrix_bytes"] / b["matrix_bytes"] == (a["tokens"] / b["tokens"]) ** 2
     assert sl.cost("vit-b16").attention_macs == rows[-1]["attention_macs"]
     with pytest.raises(ValueError, match="plain ViT"):
-        sl.attention_growth("r50-vit-b16", patches=(16,))
+        sl.models.attention_growth("r50-vit-b16", patches=(16,))

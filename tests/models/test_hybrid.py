@@ -26,21 +26,25 @@ def test_backbones_differ_from_bit_where_the_papers_do():
 
 def test_stem_alone_with_patches_of_eight():
     model = sl.build("r-vit-ti16", classes=5)
-    assert (model.config.units, model.config.grid, model.plan.patch) == ((), (7, 7), (8, 8))
+    assert (model.config.units, model.config.grid, model.encoder_config.patch) == ((), (7, 7), (8, 8))
     assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 5)
 
 
 def test_config_speaks_of_pixels_and_plan_of_the_map():
     model = sl.build("r14-vit-micro8", classes=7, size=(64, 32), channels=4)
     assert (model.config.size, model.config.channels, model.config.classes) == ((64, 32), 4, 7)
-    assert (model.plan.size, model.plan.channels, model.plan.patch) == ((8, 4), 256, (1, 1))
+    assert (model.encoder_config.size, model.encoder_config.channels, model.encoder_config.patch) == (
+        (8, 4),
+        256,
+        (1, 1),
+    )
     assert model.image.size == (64, 32)
     assert len(model.image.mean) == 4
 
 
 def test_options_of_the_encoder_reach_it():
     model = sl.build("r8-vit-nano4", pool="gap", no_skip=(2,), position="2d")
-    assert model.plan.prefix == 0
+    assert model.encoder_config.prefix == 0
     assert not model.blocks[2].skips
     assert model.positions[0].kind == "2d"
     changed = sl.build(model.config, classes=3, device="meta")

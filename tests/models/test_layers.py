@@ -17,19 +17,19 @@ def close(got, expected, atol=5e-5):
 
 
 def test_worked_example_unscaled():
-    context, weights = sl.attention(QUERY, KEYS, KEYS)
+    context, weights = sl.models.attention(QUERY, KEYS, KEYS)
     close(weights, [0.1513, 0.3401, 0.1623, 0.1689, 0.1775])
     close(context, [0.2427, 0.3392, 0.3699])
 
 
 def test_worked_example_scaled():
-    context, weights = sl.attention(QUERY, KEYS, KEYS, scale=3**-0.5)
+    context, weights = sl.models.attention(QUERY, KEYS, KEYS, scale=3**-0.5)
     close(weights, [0.1724, 0.2752, 0.1795, 0.1837, 0.1891])
     close(context, [0.2517, 0.2840, 0.4107])
 
 
 def test_self_attention_without_parameters_is_the_primitive():
-    y, weights = sl.basic_self_attention(KEYS)
+    y, weights = sl.models.basic_self_attention(KEYS)
     torch.testing.assert_close(y, (KEYS @ KEYS.mT).softmax(-1) @ KEYS)
     torch.testing.assert_close(weights.sum(-1), torch.ones(5, dtype=torch.float64))
 
@@ -62,7 +62,9 @@ def test_observed_and_fused_agree(tokens):
 def test_layer_norm_is_independent_of_the_batch_and_batch_norm_is_not():
     x = torch.randn(4, 5, 8)
     for kind, independent in (("layer", True), ("batch", False)):
-        model = sl.build(sl.ViTConfig(width=8, depth=1, heads=2, mlp_width=8, patch=4, size=8, norm=kind)).train()
+        model = sl.build(
+            sl.models.ViTConfig(width=8, depth=1, heads=2, mlp_width=8, patch=4, size=8, norm=kind)
+        ).train()
         norm = model.blocks[0].norm1
         alone, among = norm(x[:1]), norm(x)[:1]
         assert torch.allclose(alone, among, atol=1e-6) == independent

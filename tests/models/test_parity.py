@@ -8,8 +8,8 @@ from tests import peers
 from tests.peers import fill
 
 # timm's numeric switches, which differ from the papers' code
-TIMM_HYBRID = {"gelu": "erf", "standardise_eps": 1e-8, "standardise_eps_on": "variance", "norm_eps": 1e-5}
-TIMM_BIT = {"standardise_eps": 1e-8}
+TIMM_HYBRID = {"gelu": "erf", "standardize_eps": 1e-8, "standardize_eps_on": "variance", "norm_eps": 1e-5}
+TIMM_BIT = {"standardize_eps": 1e-8}
 
 
 def same(ours, peer, *size, batch=2, atol=1e-9):
@@ -56,7 +56,7 @@ def test_vit_equals_torchvision(name, head):
 
 
 def test_resized_to_384_equals_timm():
-    ours = sl.resize(ready("vit-ti16", gelu="erf"), size=384, method="timm")
+    ours = sl.models.resize(ready("vit-ti16", gelu="erf"), size=384, method="timm")
     peer = peers.timm.create_model("vit_tiny_patch16_384", num_classes=10).double()
     same(ours, peers.timm_vit(ours, peer), 384, 384)
     small = ready("vit-ti16", gelu="erf")
@@ -91,6 +91,6 @@ def test_patch_kernels_resize_as_timm_does():
     model = fill(sl.build("vit-ti16", classes=10))
     with torch.no_grad():
         model.embed.proj.weight[:8] = kernel
-    ours = sl.resize(model, size=112, patch=8).embed.proj.weight[:8]
+    ours = sl.models.resize(model, size=112, patch=8).embed.proj.weight[:8]
     theirs = peers.timm.layers.resample_patch_embed(kernel, [8, 8])
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

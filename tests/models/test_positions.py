@@ -19,7 +19,7 @@ GRID = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 @pytest.mark.parametrize(("kind", "at"), sorted(VALID))
 def test_the_eight_cells_of_table_8_build_and_train_a_step(kind, at):
-    model = fill(sl.build(sl.ViTConfig(**TINY, position=kind, position_at=at))).train()
+    model = fill(sl.build(sl.models.ViTConfig(**TINY, position=kind, position_at=at))).train()
     torch.nn.functional.cross_entropy(model(torch.randn(2, 3, 16, 16)), torch.tensor([0, 1])).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     tables = [p for n, p in model.named_parameters() if "position" in n or "relative" in n]
@@ -34,26 +34,26 @@ def test_the_eight_cells_of_table_8_build_and_train_a_step(kind, at):
 )
 def test_the_other_cells_are_refused_with_the_reason(kind, at):
     with pytest.raises(ValueError, match="stem"):
-        sl.ViTConfig(**TINY, position=kind, position_at=at)
+        sl.models.ViTConfig(**TINY, position=kind, position_at=at)
 
 
 def test_tables_per_layer_and_shared():
     def rows(at):
-        model = sl.build(sl.ViTConfig(**TINY, position_at=at))
+        model = sl.build(sl.models.ViTConfig(**TINY, position_at=at))
         return sum(p.numel() for n, p in model.named_parameters() if "position" in n) // 16
 
     assert (rows("stem"), rows("every"), rows("shared")) == (17, 34, 17)
 
 
 def test_2d_is_column_and_row_tables_side_by_side():
-    model = fill(sl.build(sl.ViTConfig(**{**TINY, "size": (8, 12)}, position="2d")))
+    model = fill(sl.build(sl.models.ViTConfig(**{**TINY, "size": (8, 12)}, position="2d")))
     p = model.positions[0]
     grid = p.patches().unflatten(0, (2, 3))
     torch.testing.assert_close(grid[1, 2], torch.cat([p.along_x[2], p.along_y[1]]))
 
 
 def test_relative_bias_depends_on_query_and_offset_alone():
-    model = fill(sl.build(sl.ViTConfig(**TINY, position="relative")))
+    model = fill(sl.build(sl.models.ViTConfig(**TINY, position="relative")))
     relative = model.blocks[0].attn.relative
     q = torch.randn(1, 2, 1, 8).expand(1, 2, 17, 8)  # one query everywhere
     bias = relative(q)[0, 0]
@@ -71,7 +71,7 @@ def test_sincos_is_fixed_bounded_and_tells_places_apart():
     assert waves.abs().max() <= 1 + 1e-6  # not every CPU's sine is rounded correctly
     assert (torch.cdist(waves, waves) + torch.eye(35) > 1e-3).all()
     torch.testing.assert_close(waves[8, :8], torch.sin(10_000.0 ** -torch.linspace(0, 1, 8)))  # row 1, column 1
-    model = sl.build(sl.ViTConfig(**TINY, position="sincos"))
+    model = sl.build(sl.models.ViTConfig(**TINY, position="sincos"))
     assert not any("position" in k for k in model.state_dict())
 
 
@@ -109,7 +109,7 @@ def test_the_papers_rule_is_scipys_zoom():
 @pytest.mark.parametrize("method", METHODS)
 def test_class_row_untouched_and_577_rows(method):
     model = fill(sl.build("vit-ti16", classes=10))
-    table, new = model.positions[0].table, sl.resize(model, size=384, method=method).positions[0].table
+    table, new = model.positions[0].table, sl.models.resize(model, size=384, method=method).positions[0].table
     assert new.shape == (577, 192)
     assert torch.equal(new[0], table[0])
     assert new[1:].isfinite().all()
@@ -117,9 +117,9 @@ def test_class_row_untouched_and_577_rows(method):
 
 def test_equal_token_counts_are_resized_too():
     model = fill(sl.build("vit-ti16", classes=10))
-    wide = sl.resize(model, size=(112, 448))
+    wide = sl.models.resize(model, size=(112, 448))
     assert wide.config.grid == (7, 28)
-    assert wide.plan.tokens == model.plan.tokens
+    assert wide.plan.tokens == model.encoder_config.tokens
     assert not torch.allclose(wide.positions[0].table, model.positions[0].table)
     back = resample(model.positions[0].table[1:].detach().unflatten(0, (14, 14)), (7, 28)).flatten(0, 1)
     torch.testing.assert_close(wide.positions[0].table[1:], back)
@@ -127,10 +127,10 @@ def test_equal_token_counts_are_resized_too():
 
 @pytest.mark.parametrize(("kind", "at"), sorted(VALID | {("sincos", "stem")}))
 def test_every_cell_can_be_resized_and_run(kind, at):
-    model = fill(sl.build(sl.ViTConfig(**TINY, position=kind, position_at=at)))
-    wide = sl.resize(model, size=(24, 8))
+    model = fill(sl.build(sl.models.ViTConfig(**TINY, position=kind, position_at=at)))
+    wide = sl.models.resize(model, size=(24, 8))
     assert wide(torch.randn(1, 3, 24, 8)).isfinite().all()
-    same = sl.resize(model, size=16)
+    same = sl.models.resize(model, size=16)
     x = torch.randn(1, 3, 16, 16)
     torch.testing.assert_close(same(x), model(x))
 
@@ -150,4 +150,4 @@ def test_relative_offsets_keep_zero_and_one_row_down(grid):
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(ValueError, match="torchvision"):
-        sl.resize(sl.build("vit-nano4"), size=64, method="cubic")
+        sl.models.resize(sl.build("vit-nano4"), size=64, method="cubic")

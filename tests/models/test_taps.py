@@ -9,7 +9,7 @@ from tests.peers import fill
 FAMILIES = ["vit-nano4", "bit-nano", "r8-vit-nano4"]
 
 
-def picture():
+def image():
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
@@ -19,7 +19,7 @@ def hooks(model):
 
 @pytest.mark.parametrize("name", ["vit-nano4", "r8-vit-nano4"])
 def test_every_tensor_of_the_block_has_a_path(name):
-    model, x = fill(sl.build(name, classes=10)).eval(), picture()
+    model, x = fill(sl.build(name, classes=10)).eval(), image()
     with sl.record(model, "blocks.*.**", "pooled", "norm") as tape:
         model(x)
     at = {k.removeprefix("blocks.3."): v for k, v in tape.items() if k.startswith("blocks.3.")}
@@ -37,7 +37,7 @@ def test_every_tensor_of_the_block_has_a_path(name):
 
 
 def test_branch_is_taken_behind_scale_and_drop():
-    model, x = fill(sl.build("vit-nano4", layer_scale=0.1)).eval(), picture()
+    model, x = fill(sl.build("vit-nano4", layer_scale=0.1)).eval(), image()
     with sl.record(model, "blocks.0.attn", "blocks.0.attn_branch") as tape:
         model(x)
     gamma = model.blocks[0].attn_scale.gamma
@@ -45,7 +45,7 @@ def test_branch_is_taken_behind_scale_and_drop():
 
 
 def test_bit_units_have_skip_branch_and_sum():
-    model, x = fill(sl.build("bit-nano")).eval(), picture()
+    model, x = fill(sl.build("bit-nano")).eval(), image()
     with sl.record(model, "stages.*.units.*.*", "norm", "pooled") as tape:
         model(x)
     for s in range(3):
@@ -58,7 +58,7 @@ def test_bit_units_have_skip_branch_and_sum():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_observing_changes_nothing(name):
-    model, x = fill(sl.build(name, classes=10)).eval(), picture()
+    model, x = fill(sl.build(name, classes=10)).eval(), image()
     keys = list(model.state_dict())
     plain = model(x)
     with sl.record(model, "**") as tape:
@@ -72,7 +72,7 @@ def test_observing_changes_nothing(name):
 
 
 def test_what_is_recorded_is_not_overwritten_later():
-    model, x = fill(sl.build("bit-nano")).eval(), picture()
+    model, x = fill(sl.build("bit-nano")).eval(), image()
     with sl.record(model, "**", keep=lambda name, t: (t, t.clone())) as tape:
         model(x)
     changed = [name for name, (kept, copy) in tape.items() if not torch.equal(kept, copy)]
@@ -99,7 +99,7 @@ def test_a_keep_function_that_fails_leaves_no_hook():
         raise KeyError(name)
 
     with pytest.raises(KeyError), sl.record(model, "blocks.*", keep=fail):
-        model(picture())
+        model(image())
     assert hooks(model) == 0
 
 
@@ -112,20 +112,20 @@ def test_unmatched_and_never_run_names_raise():
     with pytest.raises(ValueError, match="did not run"), sl.record(model, "blocks.*"):
         pass
     with pytest.raises(ValueError, match=r"blocks\.\d"), sl.record(model, "blocks"):  # a list puts out nothing
-        model(picture())
+        model(image())
 
 
 def test_globs_stay_within_one_part():
     model = sl.build("vit-nano4")
-    assert sl.paths(model, "blocks.*") == [f"blocks.{i}" for i in range(6)]
-    assert sl.paths(model, "blocks.[0-2].norm?") == [f"blocks.{i}.norm{j}" for i in range(3) for j in (1, 2)]
-    assert "blocks.0.attn.probs" in sl.paths(model, "**.probs")
-    assert sl.paths(model, "blocks.[!0-4].mlp") == ["blocks.5.mlp"]
-    assert sl.paths(model, "nothing") == []
+    assert sl.models.paths(model, "blocks.*") == [f"blocks.{i}" for i in range(6)]
+    assert sl.models.paths(model, "blocks.[0-2].norm?") == [f"blocks.{i}.norm{j}" for i in range(3) for j in (1, 2)]
+    assert "blocks.0.attn.probs" in sl.models.paths(model, "**.probs")
+    assert sl.models.paths(model, "blocks.[!0-4].mlp") == ["blocks.5.mlp"]
+    assert sl.models.paths(model, "nothing") == []
 
 
 def test_gradients_flow_through_what_is_recorded():
-    model, x = fill(sl.build("vit-nano4")), picture().requires_grad_()
+    model, x = fill(sl.build("vit-nano4")), image().requires_grad_()
     with sl.record(model, "blocks.2.attn_sum") as tape:
         model(x)
     (gradient,) = torch.autograd.grad(tape["blocks.2.attn_sum"][:, 5].sum(), x)
@@ -135,7 +135,7 @@ def test_gradients_flow_through_what_is_recorded():
 def test_keep_reduces_inside_the_hook():
     model = sl.build("vit-nano4")
     with sl.record(model, "blocks.*", keep=lambda name, t: t.mean().item()) as tape:
-        model(picture())
+        model(image())
     assert all(isinstance(v, float) for v in tape.values())
 
 

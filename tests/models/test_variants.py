@@ -74,7 +74,7 @@ def test_token_counts(name, size, tokens):
 
 
 def test_the_two_sequence_lengths_of_the_hybrid():
-    short, long = sl.config("r50-vit-b32"), sl.config("r50-vit-b16")
+    short, long = sl.models.config("r50-vit-b32"), sl.models.config("r50-vit-b16")
     assert (short.grid, long.grid) == ((7, 7), (14, 14))
     assert sum(short.units) == sum(long.units)
 
@@ -92,13 +92,13 @@ def test_the_two_sequence_lengths_of_the_hybrid():
     ],
 )
 def test_paper_spellings(paper, ours):
-    assert sl.config(paper) == sl.config(ours)
+    assert sl.models.config(paper) == sl.models.config(ours)
 
 
 def test_only_g_depends_on_case():
-    assert sl.config("ViT-g/14").width == 1408
-    assert sl.config("ViT-G/14").width == 1664
-    assert sl.config("VIT-B/16") == sl.config("vit-b16")
+    assert sl.models.config("ViT-g/14").width == 1408
+    assert sl.models.config("ViT-G/14").width == 1664
+    assert sl.models.config("VIT-B/16") == sl.models.config("vit-b16")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_unknown_field_suggests_the_nearest():
     with pytest.raises(ValueError, match="classes"):
         sl.build("vit-nano4", clases=3)
     with pytest.raises(ValueError, match="classes"):
-        sl.build(sl.config("bit-nano"), clases=3)
+        sl.build(sl.models.config("bit-nano"), clases=3)
 
 
 @given(
@@ -123,16 +123,16 @@ def test_an_unknown_field_suggests_the_nearest():
     grid=st.tuples(st.integers(1, 9), st.integers(1, 9)),
 )
 def test_any_patch_and_any_grid(patch, letter, grid):
-    made = sl.config(f"vit-{letter}{patch}", size=(grid[0] * patch, grid[1] * patch))
+    made = sl.models.config(f"vit-{letter}{patch}", size=(grid[0] * patch, grid[1] * patch))
     assert made.grid == grid
     assert made.tokens == 1 + grid[0] * grid[1]
 
 
-@pytest.mark.parametrize("name", sl.names())
+@pytest.mark.parametrize("name", sl.models.names())
 def test_every_listed_name_builds(name):
-    assert sl.build(name, device="meta").config == sl.config(name)
+    assert sl.build(name, device="meta").config == sl.models.config(name)
 
 
 def test_any_width_of_bit():
-    assert sl.config("bit-r50x2").width == 4096
-    assert sl.config("bit-r101x0.5").width == 1024
+    assert sl.models.config("bit-r50x2").width == 4096
+    assert sl.models.config("bit-r101x0.5").width == 1024

@@ -15,15 +15,15 @@ TINY = {"width": 16, "depth": 3, "heads": 2, "mlp_width": 24, "patch": 4, "size"
 
 
 def tiny(**changes):
-    return fill(sl.build(sl.ViTConfig(**{**TINY, **changes}))).double().eval()
+    return fill(sl.build(sl.models.ViTConfig(**{**TINY, **changes}))).double().eval()
 
 
-def pictures(*shape):
+def make_images(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
 
 def test_patch_embedding_is_a_convolution_and_a_flattened_linear_map():
-    model, x = tiny(), pictures(2, 3, 16, 16)
+    model, x = tiny(), make_images(2, 3, 16, 16)
     ours = model.embed(x)
     conv = F.conv2d(x, model.embed.proj.weight, model.embed.proj.bias, stride=4).flatten(2).mT
     patches = x.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -43,7 +43,7 @@ def test_a_zero_head_starts_at_log_k(name, classes, loss):
 
 
 def test_pretraining_head_has_a_tanh_layer_of_the_width():
-    model, x = tiny(head="mlp"), pictures(2, 3, 16, 16)
+    model, x = tiny(head="mlp"), make_images(2, 3, 16, 16)
     assert model.pre_logits.weight.shape == (16, 16)
     y = model.encode(x)[:, 0]
     torch.testing.assert_close(model(x), model.head(torch.tanh(model.pre_logits(y))))
@@ -76,7 +76,7 @@ def by_hand(model, x):
 
 
 def test_the_forward_pass_is_equations_1_to_4():
-    model, x = tiny(), pictures(2, 3, 16, 16)
+    model, x = tiny(), make_images(2, 3, 16, 16)
     z, y = by_hand(model, x)
     with sl.record(model, "blocks.2.mlp_sum") as tape:
         logits = model(x)
@@ -86,7 +86,7 @@ def test_the_forward_pass_is_equations_1_to_4():
 
 
 def test_post_norm_is_the_vanilla_encoder():
-    model, x = tiny(norm_at="post"), pictures(2, 3, 16, 16)
+    model, x = tiny(norm_at="post"), make_images(2, 3, 16, 16)
     block = model.blocks[0]
     z = torch.randn(2, 17, 16, dtype=torch.float64)
     a = block.norm1(z + block.attn(z))
@@ -97,8 +97,8 @@ def test_post_norm_is_the_vanilla_encoder():
 
 @pytest.mark.parametrize("position", ["none", "1d"])
 def test_without_positions_patches_have_no_order(position):
-    model, x = tiny(position=position), pictures(1, 3, 16, 16)
-    moved, order = sl.permute_patches(x, 4)
+    model, x = tiny(position=position), make_images(1, 3, 16, 16)
+    moved, order = sl.analysis.permute_patches(x, 4)
     before, after = model.features(x), model.features(moved)
     same_tokens = torch.allclose(after.tokens, before.tokens[:, order], atol=1e-9)
     same_class = torch.allclose(after.prefix, before.prefix, atol=1e-9)
@@ -108,20 +108,20 @@ def test_without_positions_patches_have_no_order(position):
 def test_the_mlp_is_local_and_attention_is_not():
     block, z = tiny().blocks[0], torch.randn(6, 16, dtype=torch.float64)
     off_diagonal = ~torch.eye(6, dtype=torch.bool)
-    mlp = sl.token_jacobian(lambda t: block.feedforward_branch(block.norm2(t)), z)
-    attn = sl.token_jacobian(lambda t: block.attention_branch(block.norm1(t)), z)
+    mlp = sl.analysis.token_jacobian(lambda t: block.feedforward_branch(block.norm2(t)), z)
+    attn = sl.analysis.token_jacobian(lambda t: block.attention_branch(block.norm1(t)), z)
     assert mlp[off_diagonal].eq(0).all()
     assert attn.gt(0).all()
-    assert {sl.jacobian_locality(block.mlp, torch.randn_like(z)) for _ in range(10)} == {
+    assert {sl.analysis.jacobian_locality(block.mlp, torch.randn_like(z)) for _ in range(10)} == {
         1
     }  # exactly, however sums round
-    assert sl.jacobian_locality(block.attn, z) < 1
-    assert sl.permutation_error(block, z[None]) < 1e-12
+    assert sl.analysis.jacobian_locality(block.attn, z) < 1
+    assert sl.analysis.permutation_error(block, z[None]) < 1e-12
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_no_skip_changes_one_block_only(index):
-    plain, cut, x = tiny(), tiny(no_skip=(index,)), pictures(2, 3, 16, 16)
+    plain, cut, x = tiny(), tiny(no_skip=(index,)), make_images(2, 3, 16, 16)
     with sl.record(plain, "blocks.*") as a:
         plain(x)
     with sl.record(cut, "blocks.*", "blocks.*.attn_branch", "blocks.*.attn_sum", "blocks.*.mlp_branch") as b:
@@ -139,7 +139,7 @@ def test_no_skip_changes_one_block_only(index):
 def test_the_norm_ratio_of_a_scaled_branch_scales_inversely():
     def ratio(model):
         with sl.record(model, "blocks.1.attn_skip", "blocks.1.attn_branch") as tape:
-            model(pictures(2, 3, 16, 16))
+            model(make_images(2, 3, 16, 16))
         return tape["blocks.1.attn_skip"].norm(dim=-1) / tape["blocks.1.attn_branch"].norm(dim=-1)
 
     model = tiny()
@@ -170,7 +170,7 @@ def test_the_norm_ratio_of_a_scaled_branch_scales_inversely():
 )
 def test_options_build_run_and_train(changes, prefix, rows):
     model = tiny(**changes)
-    x = pictures(2, model.config.channels, 16, 16)
+    x = make_images(2, model.config.channels, 16, 16)
     out = model.features(x)
     assert (out.tokens.shape, out.grid, out.prefix.shape) == ((2, 16, 16), (4, 4), (2, prefix, 16))
     assert out.map.shape == (2, 16, 4, 4)
@@ -182,7 +182,7 @@ def test_options_build_run_and_train(changes, prefix, rows):
 
 
 def test_registers_stand_between_class_token_and_patches_without_position():
-    model, x = tiny(registers=2), pictures(1, 3, 16, 16)
+    model, x = tiny(registers=2), make_images(1, 3, 16, 16)
     with sl.record(model, "encoder_input", "embed") as tape:
         model(x)
     z, table = tape["encoder_input"][0], model.positions[0].table
@@ -206,7 +206,7 @@ def test_registers_stand_between_class_token_and_patches_without_position():
 )
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_leaving_out_what_the_head_does_not_read_changes_no_logit_and_no_gradient(changes, checkpointing):
-    model, x = tiny(**changes).train(), pictures(3, 3, 16, 16)
+    model, x = tiny(**changes).train(), make_images(3, 3, 16, 16)
     model.checkpointing = checkpointing
     short = model(x)
     short.square().sum().backward()
@@ -215,7 +215,7 @@ def test_leaving_out_what_the_head_does_not_read_changes_no_logit_and_no_gradien
     with sl.record(model, "blocks.2.mlp_sum", keep=lambda name, t: t.shape) as tape:  # watched: every token to the end
         whole = model(x)
     whole.square().sum().backward()
-    assert tape["blocks.2.mlp_sum"] == (3, model.plan.tokens, 16)
+    assert tape["blocks.2.mlp_sum"] == (3, model.encoder_config.tokens, 16)
     torch.testing.assert_close(short, whole)
     for a, b in zip(gradients, (p.grad for p in model.parameters())):
         torch.testing.assert_close(a, b)
@@ -225,30 +225,30 @@ def test_the_last_block_works_on_what_the_head_reads():
     model, seen = tiny(), []
     original = model.blocks[2].mlp.fc1.forward
     model.blocks[2].mlp.fc1.forward = lambda x: seen.append(tuple(x.shape)) or original(x)  # no hook: nobody "watches"
-    model(pictures(2, 3, 16, 16))
-    model.features(pictures(2, 3, 16, 16))
+    model(make_images(2, 3, 16, 16))
+    model.features(make_images(2, 3, 16, 16))
     assert seen == [(2, 1, 16), (2, 17, 16)]
 
 
 def test_two_heads_of_a_distilled_model_vote():
-    model, x = tiny(distill_token=True), pictures(2, 3, 16, 16)
+    model, x = tiny(distill_token=True), make_images(2, 3, 16, 16)
     z = model.encode(x)
     torch.testing.assert_close(model(x), (model.head(z[:, 0]) + model.head_distill(z[:, 1])) / 2)
 
 
 def test_gap_is_the_mean_of_the_patch_tokens():
     for changes in ({"pool": "gap"}, {"pool": "gap", "class_token": True, "registers": 2}):
-        out = tiny(**changes).features(pictures(2, 3, 16, 16))
+        out = tiny(**changes).features(make_images(2, 3, 16, 16))
         torch.testing.assert_close(out.pooled, out.tokens.mean(1))
 
 
 def test_no_classes_give_features():
-    model, x = tiny(classes=0), pictures(2, 3, 16, 16)
+    model, x = tiny(classes=0), make_images(2, 3, 16, 16)
     torch.testing.assert_close(model(x), model.features(x).pooled)
 
 
 def test_dropout_and_stochastic_depth_act_in_training_only():
-    model, x = tiny(dropout=0.5, drop_path=0.5), pictures(2, 3, 16, 16)
+    model, x = tiny(dropout=0.5, drop_path=0.5), make_images(2, 3, 16, 16)
     assert torch.equal(model(x), model(x))
     model.train()
     assert not torch.equal(model(x), model(x))
@@ -276,7 +276,7 @@ def test_initial_values_follow_the_table():
 
 @given(y=st.integers(1, 6), x=st.integers(1, 6), p=st.integers(1, 5), q=st.integers(1, 5), channels=st.integers(1, 4))
 def test_any_grid_any_patch_any_channels(y, x, p, q, channels):
-    settings = sl.ViTConfig(
+    settings = sl.models.ViTConfig(
         width=8, depth=1, heads=2, mlp_width=8, patch=(p, q), size=(y * p, x * q), channels=channels, classes=2
     )
     out = sl.build(settings).features(torch.randn(1, channels, y * p, x * q))
@@ -308,11 +308,11 @@ def test_any_grid_any_patch_any_channels(y, x, p, q, channels):
 )
 def test_impossible_options_are_refused(changes, says):
     with pytest.raises(ValueError, match=says):
-        sl.build(sl.config("vit-nano4"), **{**TINY, **changes})
+        sl.build(sl.models.config("vit-nano4"), **{**TINY, **changes})
 
 
 @pytest.mark.parametrize("name", ["vit-nano4", "bit-nano", "r8-vit-nano4"])
-def test_bad_pictures_are_refused_with_advice(name):
+def test_bad_images_are_refused_with_advice(name):
     model = sl.build(name, classes=2)
     good = torch.zeros(2, 3, 32, 32)
     bad = good.clone()
@@ -321,9 +321,9 @@ def test_bad_pictures_are_refused_with_advice(name):
         (good[:, :1], r"\(batch, 3, height, width\)"),
         (good[0], r"x\[None\]"),
         (good.permute(0, 2, 3, 1), "permute"),
-        (good.byte(), "Normalise"),
+        (good.byte(), "Normalize"),
         (good.numpy(), "as_tensor"),
-        (bad, r"Pictures \[1\]"),
+        (bad, r"Images \[1\]"),
     ]:
         with pytest.raises(ValueError, match=says):
             model(x)
@@ -333,6 +333,6 @@ def test_bad_pictures_are_refused_with_advice(name):
 
 @pytest.mark.parametrize("name", ["vit-nano4", "r8-vit-nano4"])
 def test_another_size_is_refused_with_the_way_out(name):
-    with pytest.raises(ValueError, match=r"sl.resize\(model, size=\(64, 48\)\)"):
+    with pytest.raises(ValueError, match=r"sl.models.resize\(model, size=\(64, 48\)\)"):
         sl.build(name)(torch.zeros(1, 3, 64, 48))
-    assert sl.resize(sl.build(name), size=(64, 48))(torch.zeros(1, 3, 64, 48)).shape == (1, 1000)
+    assert sl.models.resize(sl.build(name), size=(64, 48))(torch.zeros(1, 3, 64, 48)).shape == (1, 1000)

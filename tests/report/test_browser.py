@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 CKA = makers.cka(6, 6)
-GAZE = makers.gaze()
+GAZE = makers.head_attention()
 EVIL = "<b onmouseover=alert(1)>x</b>"
 
 
@@ -29,10 +29,10 @@ def results():
         for k, m in two.items()
     }
     return films | {
-        "gaze": GAZE,
+        "head-attention": GAZE,
         "cka": replace(CKA, rows=(EVIL, *CKA.rows[1:])),
         "receptive": makers.receptive(),
-        "places": makers.localisation(0.5),
+        "places": makers.localization(0.5),
         "maps": makers.maps(heads=3),
         "off": makers.what_if(),
         "classes": makers.classification(classes=(EVIL, "dog", "owl")),
@@ -121,9 +121,9 @@ def test_a_cell_tells_its_layers_and_its_value(open_):
     told = opened.told("cka")
     assert told.startswith("layer.1 × layer.4:")
     assert f"CKA {CKA.similarity[1, 4]:.3f}" in told
-    assert f"mutual neighbours {CKA.knn[1, 4]:.3f}" in told
+    assert f"mutual neighbors {CKA.knn[1, 4]:.3f}" in told
     before = opened.pixels("cka", 0)
-    opened.section("cka").locator("select").select_option(label="mutual neighbours")
+    opened.section("cka").locator("select").select_option(label="mutual neighbors")
     assert opened.pixels("cka", 0) != before
 
 
@@ -141,24 +141,24 @@ def test_keys_move_the_cell_and_names_stay_text(open_):
 
 def test_a_patch_shows_where_every_head_looks(open_):
     opened = open_()
-    opened.slide("gaze", "Depth", 2)
-    opened.section("gaze").get_by_label("Head", exact=True).select_option(label="head 1")
-    opened.point("gaze", 0.9, 0.1)  # row 0, column 3
+    opened.slide("head-attention", "Depth", 2)
+    opened.section("head-attention").get_by_label("Head", exact=True).select_option(label="head 1")
+    opened.point("head-attention", 0.9, 0.1)  # row 0, column 3
     row = GAZE.row(0, 2, 1, GAZE.prefix + 3)
     best = int(row.argmax())
-    told = opened.told("gaze")
+    told = opened.told("head-attention")
     assert told.startswith("Block 2, head 1, from the patch in row 0, column 3:")
     assert f"row {best // 4}, column {best % 4}" in told
     share = float(re.search(r"\(([\d.]+) %\)", told).group(1))
     assert share == pytest.approx(100 * row.max(), abs=0.6)
-    seen = [opened.pixels("gaze", i) for i in range(3)]
-    opened.slide("gaze", "Depth", 0)
-    assert all(opened.pixels("gaze", i) != seen[i] for i in (1, 2))
-    opened.section("gaze").locator("canvas").nth(2).focus()
+    seen = [opened.pixels("head-attention", i) for i in range(3)]
+    opened.slide("head-attention", "Depth", 0)
+    assert all(opened.pixels("head-attention", i) != seen[i] for i in (1, 2))
+    opened.section("head-attention").locator("canvas").nth(2).focus()
     opened.page.keyboard.press("ArrowLeft")
-    assert opened.told("gaze").startswith("Block 0, head 0,")
-    opened.section("gaze").get_by_role("button", name="From the class token").click()
-    assert "from the class token" in opened.told("gaze")
+    assert opened.told("head-attention").startswith("Block 0, head 0,")
+    opened.section("head-attention").get_by_role("button", name="From the class token").click()
+    assert "from the class token" in opened.told("head-attention")
 
 
 def test_two_models_move_together(open_):
@@ -170,7 +170,7 @@ def test_two_models_move_together(open_):
     opened.point("depth-film-a", 0.1, 0.9)
     after = [opened.pixels("depth-film-a", i) for i in range(6)]
     assert [a != b for a, b in zip(before, after)] == [True] * 6
-    opened.slide("depth-film-a", "Picture", 1)
+    opened.slide("depth-film-a", "RawImage", 1)
     assert opened.pixels("depth-film-a", 0) != after[0]
     assert opened.pixels("depth-film-a", 3) != after[3]
 
@@ -187,7 +187,7 @@ def test_depth_is_slid_through_and_places_are_pointed_at(open_):
 
 def test_a_phone_sees_all_of_it(open_):
     opened = open_(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    for name in ("depth-film-a", "gaze", "cka", "far"):
+    for name in ("depth-film-a", "head-attention", "cka", "far"):
         opened.section(name)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
     target = opened.section("cka").locator("canvas").first

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from tests.figures.test_draw import drawn_types
 
 import sightline as sl
 from sightline.cli import main
@@ -14,7 +15,6 @@ from sightline.report.papers import TOPICS
 from sightline.report.payload import PAYLOADS, coarser, payload, plane
 from sightline.report.sentences import SENTENCES, sentence
 from tests.figures import makers
-from tests.figures.test_draw import drawn_types
 
 EVERY = makers.every()
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
@@ -70,7 +70,7 @@ def test_nothing_is_loaded_from_elsewhere(page):
     assert not re.search(r"(fetch|XMLHttpRequest|import)\s*\(", page.read_text())
 
 
-def test_pictures_have_alt_texts(page):
+def test_images_have_alt_texts(page):
     tags = Parsed(page.read_text()).tags
     drawings = [a for tag, a in tags if tag == "svg" and a.get("aria-hidden") != "true"]
     assert drawings
@@ -96,9 +96,9 @@ def test_the_same_results_give_the_same_page(tmp_path):
 
 
 def test_a_small_page_links_to_its_data(tmp_path):
-    text = sl.write_report([makers.mass(), makers.gaze()], tmp_path, megabytes=0.01).read_text()
+    text = sl.write_report([makers.mass(), makers.head_attention()], tmp_path, megabytes=0.01).read_text()
     assert 'href="data/ObjectMass.npz"' in text
-    assert "1 of 2 pictures fit the page" in text
+    assert "1 of 2 images fit the page" in text
     with pytest.raises(ValueError, match="above 0"):
         sl.write_report([makers.mass()], tmp_path, megabytes=0)
 
@@ -116,8 +116,8 @@ CHANGED = {
     "CKA": replace(makers.cka(), similarity=makers.cka().similarity * 0.5),
     "AttentionDistance": makers.distance(low=(1.0, 2.0, 3.0)),
     "ReceptiveField": makers.receptive(3.0),
-    "ResidualStudy": makers.residual(ratio=9.0),
-    "Localisation": makers.localisation(0.3),
+    "ResidualRatios": makers.residual(ratio=9.0),
+    "Localization": makers.localization(0.3),
     "FewShot": makers.fewshot(first=0.1),
     "Episodes": makers.episodes(few=0.7),
     "LayerProbes": makers.layer_probes(cls_end=0.2),
@@ -126,16 +126,16 @@ CHANGED = {
     "PositionSimilarity": makers.positions(decay=0.5),
     "ObjectMass": makers.mass(mass_=0.1),
     "WhatIf": replace(makers.what_if(), accuracy=np.array([0.9, 0.1])),
-    "PriorReport": replace(makers.priors(), locality_first=0.1),
+    "InductiveBias": replace(makers.priors(), locality_first=0.1),
     "Attribution": replace(makers.attribution(), insertion=np.zeros(3)),
-    "Vtab": sl.vtab_references()[2],
-    "DepthFilm": replace(makers.film(), explained=np.array([0.1, 0.2, 0.3])),
-    "Gaze": replace(makers.gaze(), peaks=makers.gaze().peaks * 0.1),
-    "ScaleSimilarity": replace(makers.scale(), similarity=makers.scale().similarity * 0.5),
-    "Probed": makers.probed(0.3),
+    "Vtab": sl.evals.vtab_references()[2],
+    "FeaturePCA": replace(makers.film(), explained=np.array([0.1, 0.2, 0.3])),
+    "HeadAttention": replace(makers.head_attention(), peaks=makers.head_attention().peaks * 0.1),
+    "BlockSimilarity": replace(makers.scale(), similarity=makers.scale().similarity * 0.5),
+    "ProbeAccuracy": makers.probed(0.3),
     "Curves": makers.curves(end=1.5),
     "ObjectFocus": makers.focus(0.1),
-    "PoolingTwins": makers.twins(0.6),
+    "PoolingComparison": makers.twins(0.6),
 }
 
 
@@ -191,12 +191,12 @@ def test_planes_keep_values_and_gaps():
     np.testing.assert_allclose(back, values, atol=1e-4)
 
 
-def test_a_page_has_room_for_one_picture_at_least():
-    whole = payload(makers.gaze())
-    small = payload(makers.gaze(), room=10)
+def test_a_page_has_room_for_one_image_at_least():
+    whole = payload(makers.head_attention())
+    small = payload(makers.head_attention(), room=10)
     assert whole["shape"][0] == 2
     assert small["shape"][0] == 1
-    assert "1 of 2 pictures" in small["notice"]
+    assert "1 of 2 images" in small["notice"]
     assert PAYLOADS
 
 

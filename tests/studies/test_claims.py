@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.figures.makers import CNN, VIT
 
 import sightline as sl
 from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import mean_of, share_difference
 from tests.figures import makers
-from tests.figures.makers import CNN, VIT
 
 GAP = {"name": "GAP ViT", "kind": "vit", "pool": "gap"}
 HYBRID = {"name": "hybrid", "kind": "hybrid", "pool": "cls"}
@@ -89,14 +89,14 @@ PAIRS = {  # claim: results for which it holds, results for which it does not
         [makers.residual(ratio=1.0), makers.residual(ratio=4.0, model=CNN)],
     ),
     "C12": ([makers.residual()], [makers.residual(lower=-1.0, upper=1.0)]),
-    "C14": ([makers.localisation(1.0)], [makers.localisation(0.0)]),
+    "C14": ([makers.localization(1.0)], [makers.localization(0.0)]),
     "C15": (
-        [makers.localisation(1.0), makers.localisation(0.1, model=CNN)],
-        [makers.localisation(0.1), makers.localisation(1.0, model=CNN)],
+        [makers.localization(1.0), makers.localization(0.1, model=CNN)],
+        [makers.localization(0.1), makers.localization(1.0, model=CNN)],
     ),
     "C16": (
-        [makers.localisation(1.0), makers.localisation(0.1, model=GAP)],
-        [makers.localisation(0.1), makers.localisation(1.0, model=GAP)],
+        [makers.localization(1.0), makers.localization(0.1, model=GAP)],
+        [makers.localization(0.1), makers.localization(1.0, model=GAP)],
     ),
     "C17": (
         [makers.probed(), makers.probed(0.3, model=GAP)],
@@ -135,11 +135,11 @@ def test_wide_intervals_decide_nothing():
     assert of("B4", makers.fewshot(first=0.5, last=0.52, spread=0.3)) == ["undecided"]
 
 
-def test_few_heads_and_few_pictures_decide_nothing():
+def test_few_heads_and_few_images_decide_nothing():
     assert of("C7", makers.heads(count=3)) == ["undecided"]
-    assert of("C14", makers.localisation(0.0, n=100)) == ["undecided"]
-    assert of("C14", makers.localisation(1.0, n=100)) == ["holds"]
-    assert of("C15", makers.localisation(0.9, n=100), makers.localisation(0.1, model=CNN, n=100)) == ["undecided"]
+    assert of("C14", makers.localization(0.0, n=100)) == ["undecided"]
+    assert of("C14", makers.localization(1.0, n=100)) == ["holds"]
+    assert of("C15", makers.localization(0.9, n=100), makers.localization(0.1, model=CNN, n=100)) == ["undecided"]
 
 
 def test_too_few_seeds_decide_nothing():
@@ -175,7 +175,7 @@ numbers = st.floats(-10, 10)
 @given(low=numbers, high=numbers, bound=numbers, side=st.sampled_from(["above", "below"]))
 def test_a_state_is_where_the_interval_lies(low, high, bound, side):
     low, high = sorted((low, high))
-    effect = sl.Effect(what="x", value=(low + high) / 2, low=low, high=high, bound=bound, side=side)
+    effect = sl.studies.Effect(what="x", value=(low + high) / 2, low=low, high=high, bound=bound, side=side)
     mirrored = replace(effect, side="below" if side == "above" else "above")
     opposite = {"holds": "does not hold", "does not hold": "holds", "undecided": "undecided"}
     assert mirrored.state == opposite[effect.state]

@@ -15,7 +15,7 @@ class EnoughError(Exception):
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    return sl.Demo(out=tmp_path_factory.mktemp("demo"), minutes=0.04, models=("ViT", "BiT"))
+    return sl.studies.Demo(out=tmp_path_factory.mktemp("demo"), minutes=0.04, models=("ViT", "BiT"))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_second_time_nothing_is_done_again(plan, steps):
 @pytest.mark.parametrize(("settings", "said"), [({"minutes": 0}, "above 0"), ({"models": ("ViT", "Swin")}, "Swin")])
 def test_bad_input(settings, said):
     with pytest.raises(ValueError, match=said):
-        sl.Demo(**settings)
+        sl.studies.Demo(**settings)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def train(out: Path, workers: int) -> None:
     model = sl.build("vit-nano4", classes=len(data.classes), size=16, depth=2, dropout=0.1, drop_path=0.1)
     recipe = sl.Recipe(
         **{"lr": 1e-3, "batch": 16, "micro": 8, "steps": 40, "warmup": 4, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
-        **{"save_every": 3, "eval_every": 5, "log_every": 1, "augment": sl.Augment(mixup=0.2)},
+        **{"save_every": 3, "eval_every": 5, "log_every": 1, "augment": sl.data.Augment(mixup=0.2)},
         **{"loss": "sigmoid", "head_bias": -2.3},  # set at the very start, and only there
     )
     sl.fit(model, data, recipe, val=val, out=out, workers=workers)

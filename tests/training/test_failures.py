@@ -10,7 +10,7 @@ import torch
 import sightline as sl
 from sightline.training.failures import lost
 from sightline.training.parallel import World
-from sightline.weights.store import SafetensorsSource
+from sightline.weights.containers.safetensors import SafetensorsSource
 from tests.training.tiny import data, interrupt, losses, model, recipe
 
 
@@ -34,7 +34,7 @@ def test_nan_in_a_parameter_names_step_place_and_last_good_state(tmp_path):
     train, _ = data()
     settings = recipe(steps=12, save_every=2)
     broken = [(5, spoil("blocks.1.mlp.fc1.weight"))]
-    with pytest.raises(sl.Diverged) as error:
+    with pytest.raises(sl.training.Diverged) as error:
         sl.fit(model(), train, settings, out=tmp_path / "run", evals=broken)
     said = str(error.value)
     assert said.startswith("At step 6 the loss is nan; first seen in the parameter blocks.1.mlp.fc1.weight; ")
@@ -52,17 +52,19 @@ def test_nan_in_a_parameter_names_step_place_and_last_good_state(tmp_path):
 
 def test_values_too_large_name_the_module_behind_which_they_appear(tmp_path):
     broken = [(2, spoil("blocks.0.mlp.fc2.bias", math.inf))]
-    with pytest.raises(sl.Diverged, match=r"step 3 .*parameter blocks\.0\.mlp\.fc2\.bias"):
+    with pytest.raises(sl.training.Diverged, match=r"step 3 .*parameter blocks\.0\.mlp\.fc2\.bias"):
         sl.fit(model(), data()[0], recipe(save_every=9), out=tmp_path / "a", evals=broken)
     broken = [(2, spoil("blocks.1.norm2.weight", 3e38)), (2, spoil("blocks.1.mlp.fc1.weight", 3e38))]
-    with pytest.raises(sl.Diverged, match=r"step 3 .*first seen behind blocks\.1\.\S+; there is no checkpoint yet"):
+    with pytest.raises(
+        sl.training.Diverged, match=r"step 3 .*first seen behind blocks\.1\.\S+; there is no checkpoint yet"
+    ):
         sl.fit(model(), data()[0], recipe(save_every=9), out=tmp_path / "b", evals=broken)
 
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_rate_far_too_high(every, tmp_path):
     settings = recipe(lr=1e30, steps=6, save_every=every, warmup=2)
-    with pytest.raises(sl.Diverged, match=r"At step \d .*(first seen|lower lr)"):
+    with pytest.raises(sl.training.Diverged, match=r"At step \d .*(first seen|lower lr)"):
         sl.fit(model(), data()[0], settings, val=data()[1], out=tmp_path / "run")
     if (tmp_path / "run/state").exists():  # whatever is there must be good to go on from
         _, tensors = state_of(tmp_path / "run")
@@ -80,7 +82,7 @@ def test_gradient_that_is_no_number_is_not_stepped_on(tmp_path):
         return {}
 
     with pytest.raises(
-        sl.Diverged,
+        sl.training.Diverged,
         match=r"At step 3 the gradient's norm is nan; first seen in the gradient of blocks\.0\.attn\.qkv\.weight",
     ):
         sl.fit(m, data()[0], recipe(clip=1.0, save_every=9), out=tmp_path / "run", evals=[(2, hurt)])
@@ -89,7 +91,7 @@ def test_gradient_that_is_no_number_is_not_stepped_on(tmp_path):
 
 def test_model_is_handed_back_whole_after_a_divergence(tmp_path):
     m = model()
-    with pytest.raises(sl.Diverged):
+    with pytest.raises(sl.training.Diverged):
         sl.fit(m, data()[0], recipe(trained=("head.*",)), out=tmp_path / "run", evals=[(2, spoil("head.bias"))])
     assert all(p.requires_grad for p in m.parameters())
     assert not m.training
@@ -110,7 +112,7 @@ def test_the_same_cell_of_a_notebook_again_after_a_stop(tmp_path):
     settings = recipe(steps=6, ema=0.9, loss="sigmoid", head_bias=-2.0)
     whole = sl.fit(model(), train, settings, val=val, out=tmp_path / "whole")
     m = model()
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(m, train, settings, val=val, out=tmp_path / "run", evals=[(3, interrupt)])
     run = sl.fit(m, train, settings, val=val, out=tmp_path / "run")  # m is three steps old
     assert losses(run) == losses(whole)
@@ -122,7 +124,7 @@ def test_the_same_cell_again_after_a_stop_at_a_smaller_size(tmp_path):
     settings = recipe(steps=4, sizes=((0, 8), (0.5, 16)))
     whole = sl.fit(model(), train, settings, out=tmp_path / "whole")
     m = model()
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(m, train, settings, out=tmp_path / "run", evals=[(1, interrupt)])
     assert m.config.size == (8, 8)
     assert losses(sl.fit(m, train, settings, out=tmp_path / "run")) == losses(whole)
@@ -142,7 +144,7 @@ def test_broken_exchanges_are_told_in_words_only_among_many(tmp_path):
         fails(World(), "Connection closed by peer")
 
 
-def test_pictures_that_are_no_numbers(tmp_path):
+def test_images_that_are_no_numbers(tmp_path):
     m = model()
     m.image = sl.ImageSpec(size=(16, 16), mean=(0.5,) * 3, std=(1e-45,) * 3)
     with pytest.raises(ValueError, match="NaN or infinite"), np.errstate(all="ignore"):

@@ -38,7 +38,7 @@ def data(num=96, size=16):
 
 
 def recipe(**changes):
-    settings = {"lr": 1e-3, "batch": 16, "steps": 6, "log_every": 1, "augment": sl.Augment(crop_area=None)}
+    settings = {"lr": 1e-3, "batch": 16, "steps": 6, "log_every": 1, "augment": sl.data.Augment(crop_area=None)}
     return sl.Recipe(**{**settings, **changes})
 
 
@@ -92,7 +92,7 @@ def test_first_loss_of_a_zero_head_is_ln_k(tmp_path):  # E5, R49
 
 def test_model_learns(tmp_path):
     train, _ = data(64)
-    flat = sl.Arrays(np.stack([np.full((16, 16, 3), 25 * int(y), np.uint8) for y in train.labels]), train.labels)
+    flat = sl.data.Arrays(np.stack([np.full((16, 16, 3), 25 * int(y), np.uint8) for y in train.labels]), train.labels)
     run = sl.fit(model(), flat, recipe(steps=60, lr=2e-3, warmup=5), out=tmp_path / "run")
     assert losses(run)[-1] < 0.5 * losses(run)[0]
 
@@ -155,7 +155,7 @@ def test_signal_finishes_the_step_saves_and_says_how_to_go_on(number, tmp_path):
         return {}
 
     before = signal.getsignal(number)
-    with pytest.raises(sl.Stopped, match=r"step 5 of 12.*again"):
+    with pytest.raises(sl.training.Stopped, match=r"step 5 of 12.*again"):
         sl.fit(model(), train, settings, val=val, out=tmp_path / "run", evals=[(5, stop)])
     assert signal.getsignal(number) is before
     assert not sl.Run(tmp_path / "run").finished
@@ -167,7 +167,7 @@ def test_signal_finishes_the_step_saves_and_says_how_to_go_on(number, tmp_path):
 def test_evaluators_are_called_when_due_and_change_nothing(tmp_path):
     train, val = data()
     seen = []
-    few = sl.fewshot_evaluator(train, val, shots=(2,), seeds=1)
+    few = sl.evals.fewshot_evaluator(train, val, shots=(2,), seeds=1)
     plain = sl.fit(model(), train, recipe(), out=tmp_path / "plain")
     both = [(4, few), (3, lambda m: seen.append(m.training) or {"own/number": 1.0})]
     run = sl.fit(model(), train, recipe(), out=tmp_path / "run", evals=both)
@@ -224,15 +224,15 @@ def test_early_stopping_leaves_the_best_in_the_model_too(tmp_path):
     assert (run.path / "log.jsonl").read_bytes() == log
 
 
-def test_unreadable_pictures_are_replaced_and_named(tmp_path):
+def test_unreadable_images_are_replaced_and_named(tmp_path):
     for i in range(240):
         home = tmp_path / "pets" / ("cat", "dog")[i % 2]
         home.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((16, 16, 3), i, np.uint8)).save(home / f"{i}.png")
-    (tmp_path / "pets/cat/4.png").write_bytes(b"no picture")
+    (tmp_path / "pets/cat/4.png").write_bytes(b"no image")
     train = sl.Folder(tmp_path / "pets")
     run = sl.fit(model(classes=2), train, recipe(steps=8, batch=30), out=tmp_path / "run")
-    assert [name.rpartition("/")[2] for name in run.about["ended"]["bad pictures"]] == ["4.png"]
+    assert [name.rpartition("/")[2] for name in run.about["ended"]["bad images"]] == ["4.png"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -244,7 +244,7 @@ def test_progressive_resolution_ends_at_the_model_s_own(name, tmp_path):
     assert m.config.size == (32, 32)
     assert run.model.config.size == (32, 32)
     assert run.about["plan"]["stages"] == [[0, 16], [2, 32]]
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(name, size=32), train, settings, val=val, out=tmp_path / "cut", evals=[(1, interrupt)])
     cut = sl.fit(model(name, size=32), train, settings, val=val, out=tmp_path / "cut")
     assert (cut.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
@@ -329,7 +329,7 @@ def test_things_of_the_wrong_kind_are_refused(tmp_path):
 
 def test_log_and_save_intervals_may_change_between_starts(tmp_path):
     train, _ = data()
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(), train, recipe(), out=tmp_path / "run", evals=[(2, interrupt)])
     run = sl.fit(model(), train, replace(recipe(), log_every=2, save_every=5), out=tmp_path / "run")
     assert run.finished

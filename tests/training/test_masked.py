@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.data.draws import Draws
-from sightline.training.masked import colour_classes, corruption, patch_pixels, shuffled_patches
+from sightline.training.masked import color_classes, corruption, patch_pixels, shuffled_patches
 
-TARGETS = ("colour", "colour-4x4", "pixels")
+TARGETS = ("color", "color-4x4", "pixels")
 VARIANTS = {
     "plain": {},
     "gap": {"pool": "gap"},
@@ -33,7 +33,7 @@ def draws(count, start=0, key=7):
     return Draws(key, np.arange(start, start + count))
 
 
-def pictures(count=4, size=16, seed=0):
+def make_images(count=4, size=16, seed=0):
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
@@ -73,17 +73,17 @@ def test_every_patch_is_as_likely_as_any_other():
         assert np.abs(counts - share).max() < 4.5 * math.sqrt(share * (1 - share) / 4000)
 
 
-def test_a_picture_is_corrupted_by_its_number_alone():
+def test_a_image_is_corrupted_by_its_number_alone():
     whole, part = corruption(64, 0.5, draws(6)), corruption(64, 0.5, draws(2, start=3))
     for name in ("masked", "replaced", "by", "unchanged"):
         assert np.array_equal(getattr(whole, name)[3:5], getattr(part, name))
 
 
-def test_colours_are_three_bits_a_channel_red_first():
-    colour = torch.tensor([[0.0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0.124, 0.126, 0.5]])
-    flat = colour[:, :, None, None].expand(-1, -1, 4, 4)
-    assert colour_classes(flat)[:, 0].tolist() == [0, 511, 448, 56, 7, 0 * 64 + 1 * 8 + 4]
-    assert (colour_classes(flat, 4) == colour_classes(flat)).all()
+def test_colors_are_three_bits_a_channel_red_first():
+    color = torch.tensor([[0.0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0.124, 0.126, 0.5]])
+    flat = color[:, :, None, None].expand(-1, -1, 4, 4)
+    assert color_classes(flat)[:, 0].tolist() == [0, 511, 448, 56, 7, 0 * 64 + 1 * 8 + 4]
+    assert (color_classes(flat, 4) == color_classes(flat)).all()
 
 
 @pytest.mark.parametrize("size", [4, 8, 14, 16])
@@ -91,62 +91,62 @@ def test_sixteen_pieces_of_a_patch_in_raster_order(size):
     patch = torch.zeros(1, 3, size, size)
     patch[:, :, : -(-size // 4), -(-size // 4) :] = 1.0
     patch[:, :, : size // 4, 3 * size // 4 :] = 1.0
-    got = colour_classes(patch, 4)
+    got = color_classes(patch, 4)
     assert got.shape == (1, 16)
     assert got[0, 3] == 511
     assert got[0, 12] == 0
 
 
 @given(st.integers(0, 1000))
-def test_colours_lie_in_0_to_511(seed):
+def test_colors_lie_in_0_to_511(seed):
     wild = torch.randn(3, 2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
     for parts, labels in ((1, 1), (4, 16)):
-        classes = colour_classes(wild, parts)
+        classes = color_classes(wild, parts)
         assert classes.shape == (3, 2, labels)
         assert 0 <= classes.min() <= classes.max() <= 511
 
 
-def test_targets_undo_the_models_own_normalisation():
+def test_targets_undo_the_models_own_normalization():
     model = vit()
     model.image = sl.ImageSpec(size=(16, 16), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
-    colours = torch.tensor([0.9, 0.3, 0.55])[None, :, None, None].expand(1, 3, 16, 16)
+    colors = torch.tensor([0.9, 0.3, 0.55])[None, :, None, None].expand(1, 3, 16, 16)
     mean, std = (torch.tensor(v)[:, None, None] for v in (model.image.mean, model.image.std))
-    got = sl.MaskedPatches(model).targets((colours - mean) / std)
+    got = sl.training.MaskedPatches(model).targets((colors - mean) / std)
     assert set(got.ravel().tolist()) == {7 * 64 + 2 * 8 + 4}
 
 
-@pytest.mark.parametrize(("target", "outputs"), [("colour", 512), ("colour-4x4", 16 * 512), ("pixels", 256 * 3)])
+@pytest.mark.parametrize(("target", "outputs"), [("color", 512), ("color-4x4", 16 * 512), ("pixels", 256 * 3)])
 def test_outputs_of_the_three_targets(target, outputs):
-    task = sl.MaskedPatches(sl.build("vit-ti16", device="meta"), target=target)
+    task = sl.training.MaskedPatches(sl.build("vit-ti16", device="meta"), target=target)
     assert task.predictor.out_features == outputs
 
 
-@pytest.mark.parametrize("target", ["colour", "colour-4x4"])
+@pytest.mark.parametrize("target", ["color", "color-4x4"])
 def test_the_first_loss_is_ln_512(target):
-    loss = sl.MaskedPatches(vit(), target=target)(pictures(), None, draws(4))
+    loss = sl.training.MaskedPatches(vit(), target=target)(make_images(), None, draws(4))
     assert loss.item() == pytest.approx(math.log(512), abs=2e-5)  # 1.5e-6 in float32 on some CPUs
 
 
 def test_the_first_pixel_loss_is_the_mean_square_of_the_corrupted_patches():
-    images = pictures()
+    images = make_images()
     at = corruption(16, 0.5, draws(4)).all
     patches = patch_pixels(images, (4, 4))[np.arange(4)[:, None], at]
-    loss = sl.MaskedPatches(vit(), target="pixels")(images, None, draws(4))
+    loss = sl.training.MaskedPatches(vit(), target="pixels")(images, None, draws(4))
     assert loss.item() == pytest.approx(patches.square().mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_loss_comes_from_corrupted_patches_alone(target):
-    task = shaken(sl.MaskedPatches(vit(), target=target))
-    tokens = task.foretell(task.model.stem(pictures())).detach().requires_grad_()
+    task = shaken(sl.training.MaskedPatches(vit(), target=target))
+    tokens = task.foretell(task.model.stem(make_images())).detach().requires_grad_()
     task.foretell = lambda patches: tokens
-    (slope,) = torch.autograd.grad(task(pictures(), None, draws(4)), tokens)
+    (slope,) = torch.autograd.grad(task(make_images(), None, draws(4)), tokens)
     touched = [set(row.nonzero()[:, 0].tolist()) for row in slope.abs().sum(-1)]
     assert touched == [set(row) for row in corruption(16, 0.5, draws(4)).all.tolist()]
 
 
 def test_each_corruption_does_what_it_says():
-    task = shaken(sl.MaskedPatches(vit()))
+    task = shaken(sl.training.MaskedPatches(vit()))
     patches, c = torch.randn(3, 16, 64), corruption(16, 0.5, draws(3))
     out = task.corrupted(patches, c)
     for b in range(3):
@@ -157,13 +157,13 @@ def test_each_corruption_does_what_it_says():
 
 
 def tasks(model):
-    yield from (sl.MaskedPatches(model, target=target) for target in TARGETS)
-    yield sl.MAE(model, decoder=(16, 1))
+    yield from (sl.training.MaskedPatches(model, target=target) for target in TARGETS)
+    yield sl.training.MAE(model, decoder=(16, 1))
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_every_kind_of_vit_and_no_dependence_on_micro_batches(changes):
-    images = pictures()
+    images = make_images()
     for task in tasks(vit(**changes)):
         shaken(task)
         whole = task(images, None, draws(4))
@@ -181,15 +181,15 @@ def _matches(name, globs):
 
 def test_relative_positions_go_with_masks_and_not_with_mae():
     model = vit(position="relative")
-    assert shaken(sl.MaskedPatches(model))(pictures(), None, draws(4)).isfinite()
+    assert shaken(sl.training.MaskedPatches(model))(make_images(), None, draws(4)).isfinite()
     with pytest.raises(ValueError, match="relative positions"):
-        sl.MAE(model)
+        sl.training.MAE(model)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_hybrid_foretells_the_pixels_of_its_cells(target):
-    task = shaken(sl.MaskedPatches(sl.build("r8-vit-nano4", size=16, depth=1, classes=5), target=target))
-    images = pictures()
+    task = shaken(sl.training.MaskedPatches(sl.build("r8-vit-nano4", size=16, depth=1, classes=5), target=target))
+    images = make_images()
     expected = task.targets(images)
     assert expected.shape[:2] == (4, 16)
     if target == "pixels":
@@ -201,13 +201,13 @@ def test_the_same_draws_give_the_same_loss_and_others_do_not():
     for task in tasks(vit()):
         shaken(task)
         before = torch.get_rng_state()
-        losses = [task(pictures(), None, draws(4, key=key)).item() for key in (1, 1, 2)]
+        losses = [task(make_images(), None, draws(4, key=key)).item() for key in (1, 1, 2)]
         assert losses[0] == losses[1] != losses[2]
         assert torch.equal(before, torch.get_rng_state()), "torch's random stream is left alone"
 
 
 def test_seeds_decide_what_is_added():
-    for made in (sl.MaskedPatches, sl.MAE):
+    for made in (sl.training.MaskedPatches, sl.training.MAE):
         one, same, other = (made(vit(), seed=s).state_dict() for s in (0, 0, 1))
         assert all(torch.equal(one[k], same[k]) for k in one)
         assert any(not torch.equal(one[k], other[k]) for k in one)
@@ -216,7 +216,7 @@ def test_seeds_decide_what_is_added():
 @pytest.mark.parametrize("number", range(4))
 def test_a_few_steps_reduce_the_loss(number):
     task = list(tasks(vit()))[number]
-    images = torch.nn.functional.interpolate(pictures(32, size=2), size=16, mode="bilinear")
+    images = torch.nn.functional.interpolate(make_images(32, size=2), size=16, mode="bilinear")
     optimizer = torch.optim.AdamW(task.parameters(), 3e-3)
     losses = []
     for step in range(25):
@@ -229,7 +229,7 @@ def test_a_few_steps_reduce_the_loss(number):
 
 
 def test_the_model_inside_is_the_model_itself():
-    for made in (sl.MaskedPatches, sl.MAE):
+    for made in (sl.training.MaskedPatches, sl.training.MAE):
         model = vit()
         before = {k: v.clone() for k, v in model.state_dict().items()}
         task = made(model)
@@ -241,10 +241,10 @@ def test_the_model_inside_is_the_model_itself():
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_the_encoder_of_mae_never_sees_what_is_hidden(changes):
-    task = shaken(sl.MAE(vit(**changes), decoder=(16, 1)))
-    images, seen = pictures(), torch.from_numpy(task.visible(draws(4)))
+    task = shaken(sl.training.MAE(vit(**changes), decoder=(16, 1)))
+    images, seen = make_images(), torch.from_numpy(task.visible(draws(4)))
     assert seen.shape == (4, 4)
-    other = patch_pixels(pictures(seed=5), (4, 4))
+    other = patch_pixels(make_images(seed=5), (4, 4))
     mixed = patch_pixels(images, (4, 4)).clone()
     for b in range(4):
         hidden = sorted(set(range(16)) - set(seen[b].tolist()))
@@ -260,25 +260,27 @@ def test_mae_with_everything_in_view_is_the_encoder_itself():
             continue
         model = shaken(vit(**changes))
         everything = torch.arange(16).expand(4, -1)
-        torch.testing.assert_close(sl.MAE(model).encode(pictures(), everything), model.encode(pictures()))
+        torch.testing.assert_close(
+            sl.training.MAE(model).encode(make_images(), everything), model.encode(make_images())
+        )
 
 
 def test_the_model_inside_may_change_its_size():
     for task in tasks(vit()):
         shaken(task)
-        task.model = sl.resize(task.model, 24)
-        assert task(pictures(size=24), None, draws(4)).isfinite()
+        task.model = sl.models.resize(task.model, 24)
+        assert task(make_images(size=24), None, draws(4)).isfinite()
 
 
 def test_a_model_in_another_precision_stays_in_it():
     for task in tasks(vit().double()):
         assert {p.dtype for p in task.parameters()} == {torch.float64}
-        assert task(pictures().double(), None, draws(4)).isfinite()
+        assert task(make_images().double(), None, draws(4)).isfinite()
 
 
 def test_mae_counts_hidden_patches_alone():
-    task = shaken(sl.MAE(vit(), decoder=(16, 1)))
-    images = pictures()
+    task = shaken(sl.training.MAE(vit(), decoder=(16, 1)))
+    images = make_images()
     order = shuffled_patches(16, draws(4))
     seen, hidden = torch.from_numpy(order[:, :4]), torch.from_numpy(order[:, 4:])
     wanted = patch_pixels(images, (4, 4)).flatten(2)
@@ -291,14 +293,14 @@ def test_mae_counts_hidden_patches_alone():
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (lambda: sl.MaskedPatches(sl.build("bit-nano")), "a ViT or a hybrid; got a BiT"),
-        (lambda: sl.MAE(sl.build("bit-nano")), "a plain ViT; got a BiT"),
-        (lambda: sl.MAE(sl.build("r8-vit-nano4")), "a plain ViT; got a Hybrid"),
-        (lambda: sl.MaskedPatches(vit(), target="edges"), "one of colour, colour-4x4, pixels"),
-        (lambda: sl.MaskedPatches(vit(), corrupt=0.01), "at least one"),
-        (lambda: sl.MAE(vit(), corrupt=0.99), "one left over"),
-        (lambda: sl.MAE(vit(), decoder=(6, 1)), "multiple of 4"),
-        (lambda: sl.MaskedPatches(vit(channels=1)), "three colours"),
+        (lambda: sl.training.MaskedPatches(sl.build("bit-nano")), "a ViT or a hybrid; got a BiT"),
+        (lambda: sl.training.MAE(sl.build("bit-nano")), "a plain ViT; got a BiT"),
+        (lambda: sl.training.MAE(sl.build("r8-vit-nano4")), "a plain ViT; got a Hybrid"),
+        (lambda: sl.training.MaskedPatches(vit(), target="edges"), "one of color, color-4x4, pixels"),
+        (lambda: sl.training.MaskedPatches(vit(), corrupt=0.01), "at least one"),
+        (lambda: sl.training.MAE(vit(), corrupt=0.99), "one left over"),
+        (lambda: sl.training.MAE(vit(), decoder=(6, 1)), "multiple of 4"),
+        (lambda: sl.training.MaskedPatches(vit(channels=1)), "three colors"),
     ],
 )
 def test_what_cannot_work_is_refused(act, said):

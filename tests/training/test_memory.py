@@ -13,7 +13,7 @@ import sightline as sl
 from sightline.training import memory, preflight
 from sightline.training.memory import Need
 from sightline.training.parallel import World
-from sightline.training.trainee import Trainee
+from sightline.training.train_state import TrainState
 from tests.training.tiny import data, interrupt, losses, model, recipe
 
 MIB = 2**20
@@ -72,7 +72,7 @@ def test_passes_are_chosen_said_and_kept(tmp_path, monkeypatch, capsys):
 def test_a_resumed_run_keeps_its_passes_whatever_is_free(tmp_path, monkeypatch):
     having(monkeypatch, 132)
     whole = sl.fit(model(), data()[0], recipe(steps=6), out=tmp_path / "whole")
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(), data()[0], recipe(steps=6), out=tmp_path / "halves", evals=[(3, interrupt)])
     having(monkeypatch, 10_000)
     halves = sl.fit(model(), data()[0], recipe(steps=6), out=tmp_path / "halves")
@@ -82,7 +82,7 @@ def test_a_resumed_run_keeps_its_passes_whatever_is_free(tmp_path, monkeypatch):
 
 def test_another_micro_may_be_given_on_the_way(tmp_path):
     train = data()[0]
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(), train, recipe(steps=6, micro=8), out=tmp_path / "run", evals=[(3, interrupt)])
     run = sl.fit(model(), train, recipe(steps=6, micro=4), out=tmp_path / "run")
     assert (run.about["plan"]["micro"], run.about["plan"]["passes"]) == (4, 4)
@@ -92,7 +92,7 @@ def test_another_micro_may_be_given_on_the_way(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"augment": sl.Augment(mixup=0.5, cutmix=1.0)}, {"loss": "sigmoid", "smoothing": 0.1, "ema": 0.9},
+    [{"augment": sl.data.Augment(mixup=0.5, cutmix=1.0)}, {"loss": "sigmoid", "smoothing": 0.1, "ema": 0.9},
      {"task": "masked"}, {"task": "mae", "corrupt": 0.75, "decoder": (16, 1)}],
     ids=["mixed", "sigmoid", "masked", "mae"],
 )  # fmt: skip
@@ -102,10 +102,10 @@ def test_passes_change_memory_not_the_gradient(changes):
     for micro in (None, 5):
         m = model()
         torch.nn.init.normal_(m.head.weight, generator=torch.Generator().manual_seed(0))
-        trainee = Trainee(m, recipe(micro=micro, **changes), World())
-        batch = next(iter(train.batches(m.image, batch=16, train=trainee.recipe.augment)))
-        trainee.backward(*batch, step=3)
-        grads.append({n: p.grad for n, p in trainee.params.items() if p.grad is not None})
+        state = TrainState(m, recipe(micro=micro, **changes), World())
+        batch = next(iter(train.batches(m.image, batch=16, train=state.recipe.augment)))
+        state.backward(*batch, step=3)
+        grads.append({n: p.grad for n, p in state.params.items() if p.grad is not None})
     assert grads[0].keys() == grads[1].keys()
     for name, grad in grads[0].items():
         torch.testing.assert_close(grads[1][name], grad, rtol=1e-4, atol=1e-6)
@@ -114,18 +114,18 @@ def test_passes_change_memory_not_the_gradient(changes):
 def test_batch_norm_is_not_split_unasked():
     train = data()[0]
     m = model(norm="batch")
-    trainee = Trainee(m, recipe(), World())
+    state = TrainState(m, recipe(), World())
     plan = preflight.check(m, train, recipe(), val=None, world=World())
     before = {n: b.clone() for n, b in m.named_buffers()}
     with pytest.raises(ValueError, match=r"BatchNorm's statistics .* --set micro=\d"):
-        preflight.sized(trainee, plan, free=132 * MIB)
+        preflight.sized(state, plan, free=132 * MIB)
     assert all(torch.equal(before[n], b) for n, b in m.named_buffers())
 
 
 def test_memory_grows_with_the_image_and_with_what_learns():
     def need(**changes):
         r = recipe(**{k: v for k, v in changes.items() if k != "size"})
-        return memory.need(Trainee(model(size=changes.get("size", 16)), r, World()))
+        return memory.need(TrainState(model(size=changes.get("size", 16)), r, World()))
 
     assert need(size=32).image > 3 * need().image
     assert need(trained=("head.*",)).image < need().image
@@ -139,7 +139,7 @@ def test_memory_that_runs_out_is_one_sentence(tmp_path, monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(Trainee, "backward", fail)
+    monkeypatch.setattr(TrainState, "backward", fail)
     with pytest.raises(ValueError, match=r"Memory ran out in passes of 16 images .* --set micro=8"):
         sl.fit(model(), data()[0], recipe(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

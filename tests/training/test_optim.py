@@ -14,7 +14,7 @@ from tests.training.tiny import data, model, recipe
 
 
 class Wrapped(nn.Module):
-    """A task around any module, as the optimiser sees it."""
+    """A task around any module, as the optimizer sees it."""
 
     def __init__(self, inner):
         super().__init__()
@@ -155,7 +155,7 @@ def test_nothing_left_to_train(tmp_path):
 @pytest.mark.parametrize("kind", [("small", "similar"), ("large", "similar"), ("small", "different")])
 def test_strategies_move_what_learns_at_a_tenth_and_nothing_else(kind, tmp_path):  # E25, R11
     train, _ = data()
-    settings = sl.transfer(*kind, recipe=recipe(steps=2, weight_decay=0.1, ema=0.5), model=model())
+    settings = sl.training.transfer(*kind, recipe=recipe(steps=2, weight_decay=0.1, ema=0.5), model=model())
     before, m = model(), model()
     run = sl.fit(m, train, settings, out=tmp_path / "run")
     learning = [n for n, _ in m.named_parameters() if optim.learns(n, settings)]

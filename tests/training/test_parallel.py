@@ -16,7 +16,7 @@ import sightline as sl
 
 SCRIPT = Path(__file__).with_name("together.py")
 # Halves of a batch are summed in another order: after six steps a ResNet's gradient norm differs by 1e-5 of itself on
-# some CPUs, and a weight by 5e-6. A picture that is left out or counted twice changes both by a hundred times as much.
+# some CPUs, and a weight by 5e-6. An image that is left out or counted twice changes both by a hundred times as much.
 CLOSE = 1e-4
 
 

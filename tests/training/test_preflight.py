@@ -20,10 +20,10 @@ def check(train, *, val=None, m=None, world=ALONE, evals=(), **changes):
     return preflight.check(m, train, recipe(**changes), val=val, world=world, evals=evals)
 
 
-def pictures(n=40, classes=10, seed=0, labels=None):
+def make_images(n=40, classes=10, seed=0, labels=None):
     chance = np.random.default_rng(seed)
     stack = chance.integers(0, 256, (n, 16, 16, 3), dtype=np.uint8)
-    return sl.Arrays(
+    return sl.data.Arrays(
         stack, np.arange(n) % classes if labels is None else labels, classes=[f"c{i}" for i in range(classes)]
     )
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
         ({"batch": 128}, r"batch=128 .*only 72: --set batch=64, or --set repeat=true"),
         ({"batch": 128, "micro": 16}, r"8 passes accumulated"),
         ({"steps": 10, "warmup": 10}, r"warm-up of 10 steps is as long as the training of 10"),
-        ({"epochs": 0.01}, r"make no optimiser step"),
+        ({"epochs": 0.01}, r"make no optimizer step"),
         ({"decay": "staircase", "milestones": (9,)}, r"first milestone \(9\) lies behind the last step \(4\)"),
         ({"sizes": ((0, 8), (0.9, 16))}, r"4 steps end before the last size"),
         ({"sizes": ((0, 15), (0.5, 16))}, r"15 x 15"),
@@ -64,7 +64,7 @@ def test_times_at_the_edge_are_fine(changes):
 
 
 def test_a_batch_may_be_repeated_on_purpose(tmp_path):
-    train = pictures(10)
+    train = make_images(10)
     run = sl.fit(model(), train, recipe(batch=16, repeat=True, steps=2), out=tmp_path / "run")
     assert run.about["plan"]["epoch_steps"] == 1
 
@@ -76,47 +76,47 @@ def test_batch_that_the_processes_cannot_share():
         check(data()[0], world=World(size=2, kind="fsdp"), sizes=((0, 8), (0.5, 16)))
 
 
-def test_normalisation_that_does_not_fit_the_weights(tmp_path):
+def test_normalization_that_does_not_fit_the_weights(tmp_path):
     sl.save(model(), tmp_path / "m.safetensors")
     other = sl.ImageSpec(size=(16, 16), mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0))
-    with pytest.raises(ValueError, match=r"normalised by mean .* leave image= out"):
+    with pytest.raises(ValueError, match=r"normalized by mean .* leave image= out"):
         check(data()[0], m=sl.load(tmp_path / "m.safetensors", image=other))
     kept = sl.load(tmp_path / "m.safetensors")
     check(data()[0], m=sl.load(tmp_path / "m.safetensors", image=kept.image))
     resized = sl.load(tmp_path / "m.safetensors", image=other, size=32)
-    with pytest.raises(ValueError, match="normalised"):
+    with pytest.raises(ValueError, match="normalized"):
         sl.fit(resized, data()[0], recipe(size=16), out=tmp_path / "run")
     assert resized.config.size == (32, 32)  # refused before anything was done to it
     assert not (tmp_path / "run").exists()
 
 
 def test_labels_with_nothing_to_learn():
-    with pytest.raises(ValueError, match="All 40 pictures of arrays have the label 'c3': there is nothing to learn"):
-        check(pictures(labels=np.full(40, 3)))
+    with pytest.raises(ValueError, match="All 40 images of arrays have the label 'c3': there is nothing to learn"):
+        check(make_images(labels=np.full(40, 3)))
     with pytest.raises(ValueError, match="nothing to learn"):
-        check(pictures(labels=np.zeros(40, int), classes=1))
+        check(make_images(labels=np.zeros(40, int), classes=1))
     table = np.zeros((40, 10), bool)
     table[:, 2:4] = True
     with pytest.raises(ValueError, match=r"\['c2', 'c3'\]"):
-        check(pictures(labels=table), loss="sigmoid")
+        check(make_images(labels=table), loss="sigmoid")
 
 
-def test_no_pictures():
-    with pytest.raises(ValueError, match="holds no pictures"):
-        check(pictures(0), m=model())
-    with pytest.raises(ValueError, match="holds no pictures"):
-        check(pictures(), val=pictures(0))
+def test_no_images():
+    with pytest.raises(ValueError, match="holds no images"):
+        check(make_images(0), m=model())
+    with pytest.raises(ValueError, match="holds no images"):
+        check(make_images(), val=make_images(0))
 
 
 def test_several_labels_need_sigmoid():
     table = np.eye(10, dtype=bool)[np.arange(40) % 10]
     with pytest.raises(ValueError, match="--set loss=sigmoid"):
-        check(pictures(labels=table))
-    assert check(pictures(labels=table), loss="sigmoid").steps == 4
+        check(make_images(labels=table))
+    assert check(make_images(labels=table), loss="sigmoid").steps == 4
 
 
 def test_classes_of_another_number_or_name(tmp_path):
-    train = pictures()
+    train = make_images()
     with pytest.raises(ValueError, match=r"model has 7 classes, arrays has 10: .*classes=10"):
         check(train, m=model(classes=7))
     m = model()
@@ -130,21 +130,21 @@ def test_classes_of_another_number_or_name(tmp_path):
 
 def test_validation_of_other_classes():
     with pytest.raises(ValueError, match=r"different classes \(10 and 4, such as \['c4'"):
-        check(pictures(), val=pictures(classes=4, seed=1))
-    turned = pictures(seed=1)
+        check(make_images(), val=make_images(classes=4, seed=1))
+    turned = make_images(seed=1)
     turned.classes = turned.classes[::-1]
     with pytest.raises(ValueError, match="another order"):
-        check(pictures(), val=turned)
-    check(pictures(), val=pictures(classes=4, seed=1), task="masked")
+        check(make_images(), val=turned)
+    check(make_images(), val=make_images(classes=4, seed=1), task="masked")
 
 
 def test_overlap_within_one_source():
     whole = sl.dataset("scenes/shape", num=96, size=16)
     train, val = whole.split(0.75)
     check(train, val=val)
-    with pytest.raises(ValueError, match=r"24 of the 24 validation pictures are also training"):
+    with pytest.raises(ValueError, match=r"24 of the 24 validation images are also training"):
         check(whole, val=val)
-    with pytest.raises(ValueError, match=r"72 of the 96 validation pictures"):
+    with pytest.raises(ValueError, match=r"72 of the 96 validation images"):
         check(train, val=whole)
     with pytest.raises(ValueError, match=r"data\.split"):
         check(whole, val=whole, task="masked")
@@ -164,24 +164,24 @@ def test_overlap_of_scenes_opened_twice():
     train = sl.dataset("scenes/shape", num=64, size=16)
     assert preflight.overlap(train, sl.dataset("scenes/shape", num=32, size=32)) == 32
     assert preflight.overlap(train, sl.dataset("scenes/shape", split="val", num=32, size=16)) == 0
-    assert preflight.overlap(train, sl.Scenes("shape", num=32, size=16, seed=1)) == 0
+    assert preflight.overlap(train, sl.data.Scenes("shape", num=32, size=16, seed=1)) == 0
 
 
 def test_overlap_of_shards_opened_twice(folder, tmp_path):
-    sl.shard(sl.Folder(folder), tmp_path / "shards", per_shard=8)
-    train, val = sl.Shards(tmp_path / "shards").split(0.75)
+    sl.data.shard(sl.Folder(folder), tmp_path / "shards", per_shard=8)
+    train, val = sl.data.Shards(tmp_path / "shards").split(0.75)
     assert preflight.overlap(train, val) == 0
-    assert preflight.overlap(train, sl.Shards(tmp_path / "shards")) == len(train)
+    assert preflight.overlap(train, sl.data.Shards(tmp_path / "shards")) == len(train)
 
 
 def test_overlap_by_pixels_lets_few_twins_pass():
-    train, val = pictures(40), pictures(200, seed=1)
+    train, val = make_images(40), make_images(200, seed=1)
     assert preflight.overlap(train, val) == 0
     val.stack[:2] = train.stack[:2]  # one in a hundred: a published test set may have so many
     assert preflight.overlap(train, val) == 0
     val.stack[2] = train.stack[7]
     assert preflight.overlap(train, val) == 3
-    assert preflight.overlap(train, sl.Arrays(train.stack.copy(), train.labels)) == 40
+    assert preflight.overlap(train, sl.data.Arrays(train.stack.copy(), train.labels)) == 40
 
 
 def test_evaluators_are_pairs():
@@ -224,19 +224,19 @@ def test_the_plan_s_numbers(tmp_path, capsys):
     for measured in ("step_seconds", "activation_bytes", "loader_images_per_second", "model_images_per_second"):
         assert plan[measured] > 0
     said = capsys.readouterr().err
-    for words in ("8 steps of 16 pictures", "4 passes a step", "warm-up 2 steps (25.0% of training)",
+    for words in ("8 steps of 16 images", "4 passes a step", "warm-up 2 steps (25.0% of training)",
                   f"{still:,} of {count:,} parameters are frozen", "the loader makes", "MiB"):  # fmt: skip
         assert words in said
 
 
 def test_the_trial_step_changes_nothing(tmp_path):
-    from sightline.training.trainee import Trainee
+    from sightline.training.train_state import TrainState
 
     m, train = model(dropout=0.1), data()[0]
     before = {n: t.clone() for n, t in m.state_dict().items()}
-    trainee = Trainee(m, recipe(), World())
-    plan = preflight.trial(trainee, train, check(train))
+    state = TrainState(m, recipe(), World())
+    plan = preflight.trial(state, train, check(train))
     assert plan.step_seconds is not None
     assert all(torch.equal(before[n], t) for n, t in m.state_dict().items())
     assert all(p.grad is None for p in m.parameters())
-    assert not any(t.any() for p in trainee.learning for t in trainee.optimizer.state[p].values())
+    assert not any(t.any() for p in state.learning for t in state.optimizer.state[p].values())

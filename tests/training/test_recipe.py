@@ -83,7 +83,7 @@ def test_steps_and_epochs_take_each_others_place():
 
 def test_settings_reach_inside_and_leave_the_rest():
     changed = PLAIN.change(["augment.mixup=0.2", "augment.flip=no"])
-    assert changed == replace(PLAIN, augment=sl.Augment(mixup=0.2, flip=False))
+    assert changed == replace(PLAIN, augment=sl.data.Augment(mixup=0.2, flip=False))
 
 
 @given(st.floats(1e-8, 10), st.integers(1, 10**6), st.floats(0.0, 0.99))
@@ -99,9 +99,9 @@ def test_what_a_recipe_prints_it_can_be_told(name):
 
 
 @given(st.integers(1, 10**7), st.integers(1, 4096), st.floats(0.1, 300))
-def test_epochs_count_whole_batches(pictures, batch, epochs):
+def test_epochs_count_whole_batches(images, batch, epochs):
     r = sl.Recipe(lr=0.1, batch=batch, epochs=epochs)
-    assert r.total(pictures) == round(epochs * max(1, pictures // batch))
+    assert r.total(images) == round(epochs * max(1, images // batch))
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (0.1, 10), (0.999, 100), (1, 1), (5, 5)])

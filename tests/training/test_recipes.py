@@ -122,7 +122,7 @@ def test_bit_upstream(data, epochs, falls):
     per_epoch = 1_281_167 // 4096
     steps = r.total(1_281_167)
     for epoch in falls:
-        before, behind = (sl.rate(r, epoch * per_epoch + d, steps=steps) for d in (0, 1))
+        before, behind = (sl.training.rate(r, epoch * per_epoch + d, steps=steps) for d in (0, 1))
         assert behind == pytest.approx(before / 10)
 
 

@@ -48,7 +48,7 @@ def test_curves_are_the_log(run):
     assert curves.of("train/loss")[1].tolist() == losses(run)
     assert math.isnan(curves.values[0, curves.names.index("val/loss")])
     assert curves.title == "Training on scenes/shape"
-    assert curves.caption == "tiny: 6 steps of 16 pictures."
+    assert curves.caption == "tiny: 6 steps of 16 images."
     assert curves.summary()["train/loss"] == losses(run)[-1]
     assert run.summary()["best"] == run.about["ended"]["best"]["score"]
 
@@ -104,7 +104,7 @@ def test_lines_behind_the_state_are_done_again_not_twice(tmp_path):
     train, _ = data()
     settings = recipe(steps=6, save_every=9)
     whole = sl.fit(model(), train, settings, out=tmp_path / "whole")
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(), train, settings, out=tmp_path / "run", evals=[(3, interrupt)])
     with (tmp_path / "run/log.jsonl").open("a") as file:  # as a process that died later would have left it
         file.write('{"step": 4, "train/loss": 9.0}\n{"step": 5, "tra')
@@ -135,9 +135,9 @@ def test_damaged_or_foreign_folders(run, tmp_path):
 
 def test_state_of_another_shape_is_refused(tmp_path):
     train, _ = data()
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(), train, recipe(), out=tmp_path / "a", evals=[(1, interrupt)])
-    with pytest.raises(sl.Stopped):
+    with pytest.raises(sl.training.Stopped):
         sl.fit(model(), train, recipe(ema=0.9), out=tmp_path / "b", evals=[(1, interrupt)])
     kept = tmp_path / "a/state/state.safetensors"
     kept.write_bytes((tmp_path / "b/state/state.safetensors").read_bytes())

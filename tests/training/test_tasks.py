@@ -25,10 +25,12 @@ def drawn(seed, n=5, k=7):
 @given(CASES, st.floats(0, 0.9))
 def test_softmax_is_torch_s(seed, smoothing):
     logits, labels = drawn(seed)
-    ours = sl.classification_loss(logits, labels, smoothing=smoothing)
+    ours = sl.training.classification_loss(logits, labels, smoothing=smoothing)
     shares = (1 - smoothing) * F.one_hot(labels, 7) + smoothing / 7
     torch.testing.assert_close(ours, -(shares * logits.log_softmax(1)).sum(1).mean())
-    torch.testing.assert_close(ours, sl.classification_loss(logits, F.one_hot(labels, 7).float(), smoothing=smoothing))
+    torch.testing.assert_close(
+        ours, sl.training.classification_loss(logits, F.one_hot(labels, 7).float(), smoothing=smoothing)
+    )
 
 
 @given(CASES, st.floats(0, 0.9))
@@ -36,29 +38,31 @@ def test_sigmoid_is_summed_over_classes(seed, smoothing):
     logits, labels = drawn(seed)
     shares = (1 - smoothing) * F.one_hot(labels, 7) + smoothing / 7
     by_hand = -(shares * F.logsigmoid(logits) + (1 - shares) * F.logsigmoid(-logits)).sum(1).mean()
-    torch.testing.assert_close(sl.classification_loss(logits, labels, loss="sigmoid", smoothing=smoothing), by_hand)
+    torch.testing.assert_close(
+        sl.training.classification_loss(logits, labels, loss="sigmoid", smoothing=smoothing), by_hand
+    )
 
 
 def test_sigmoid_takes_tables_of_labels():
     logits, _ = drawn(0)
     table = torch.rand(5, 7) > 0.5
     expected = F.binary_cross_entropy_with_logits(logits, table.float()) * 7
-    torch.testing.assert_close(sl.classification_loss(logits, table, loss="sigmoid"), expected)
+    torch.testing.assert_close(sl.training.classification_loss(logits, table, loss="sigmoid"), expected)
 
 
 def test_mixed_labels_cost_the_mix_of_their_losses():
     logits, labels = drawn(0)
     mixed = 0.3 * F.one_hot(labels, 7) + 0.7 * F.one_hot(labels.flip(0), 7)
     for loss in ("softmax", "sigmoid"):
-        a, b = (sl.classification_loss(logits, y, loss=loss) for y in (labels, labels.flip(0)))
-        torch.testing.assert_close(sl.classification_loss(logits, mixed, loss=loss), 0.3 * a + 0.7 * b)
+        a, b = (sl.training.classification_loss(logits, y, loss=loss) for y in (labels, labels.flip(0)))
+        torch.testing.assert_close(sl.training.classification_loss(logits, mixed, loss=loss), 0.3 * a + 0.7 * b)
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
 def test_first_loss_of_a_zero_head(classes):  # E5, R49
     zero, labels = torch.zeros(3, classes), torch.tensor([0, 1, 1])
     for loss in ("softmax", "sigmoid"):
-        found = sl.classification_loss(zero, labels, loss=loss).item()
+        found = sl.training.classification_loss(zero, labels, loss=loss).item()
         assert found == pytest.approx(tasks.first_loss(classes, loss=loss), rel=1e-5)  # a sum of 1000 in float32
     assert tasks.first_loss(classes) == math.log(classes)
 
@@ -111,10 +115,10 @@ def test_several_labels_train_and_are_measured(tmp_path):
     stack = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     table = np.random.default_rng(1).random((40, 10)) < 0.3
     train, val = (
-        sl.Arrays(stack, table).subset(indices=range(24)),
-        sl.Arrays(stack, table).subset(indices=range(24, 40)),
+        sl.data.Arrays(stack, table).subset(indices=range(24)),
+        sl.data.Arrays(stack, table).subset(indices=range(24, 40)),
     )
-    settings = recipe(loss="sigmoid", augment=sl.Augment(crop_area=None, mixup=0.2))
+    settings = recipe(loss="sigmoid", augment=sl.data.Augment(crop_area=None, mixup=0.2))
     m = model()
     last = sl.fit(m, train, settings, val=val, out=tmp_path / "run").summary()
     with torch.inference_mode():

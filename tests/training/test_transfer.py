@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sightline as sl
-from sightline.training.transfer import block_paths, layers
+from sightline.training.trainable import block_paths, layers
 
 RECIPE = sl.recipes.vit_finetune("pets")
 MODELS = {
@@ -34,14 +34,14 @@ def trained(recipe, model):
 
 
 def chosen(size, similarity, model, **more):
-    return trained(sl.transfer(size, similarity, recipe=RECIPE, model=model, **more), model)
+    return trained(sl.training.transfer(size, similarity, recipe=RECIPE, model=model, **more), model)
 
 
 @ALL
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("similarity", ["similar", "different"])
 def test_what_learns_does_so_at_a_tenth(model, size, similarity):
-    t = sl.transfer(size, similarity, recipe=RECIPE, model=model)
+    t = sl.training.transfer(size, similarity, recipe=RECIPE, model=model)
     assert t.lr == RECIPE.lr / 10
     assert replace(t, lr=RECIPE.lr, trained=(), augment=RECIPE.augment) == RECIPE, "nothing else changes"
 
@@ -96,10 +96,10 @@ def test_a_hybrid_counts_units_and_blocks():
 
 def test_small_and_different_adds_augmentation_and_keeps_a_stronger_one():
     model = MODELS["vit"]
-    strong = replace(RECIPE, augment=sl.Augment(randaugment=(3, 5), flip=False))
-    assert sl.transfer("small", "different", recipe=RECIPE, model=model).augment.randaugment == (2, 10)
-    assert sl.transfer("small", "different", recipe=strong, model=model).augment == strong.augment
-    assert sl.transfer("large", "different", recipe=RECIPE, model=model).augment == RECIPE.augment
+    strong = replace(RECIPE, augment=sl.data.Augment(randaugment=(3, 5), flip=False))
+    assert sl.training.transfer("small", "different", recipe=RECIPE, model=model).augment.randaugment == (2, 10)
+    assert sl.training.transfer("small", "different", recipe=strong, model=model).augment == strong.augment
+    assert sl.training.transfer("large", "different", recipe=RECIPE, model=model).augment == RECIPE.augment
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_small_and_different_adds_augmentation_and_keeps_a_stronger_one():
 def test_what_cannot_be_meant_is_refused(case, said):
     full = {"size": "small", "similarity": "similar", "recipe": RECIPE, "model": MODELS["vit"], **case}
     with pytest.raises(ValueError, match=said):
-        sl.transfer(full.pop("size"), full.pop("similarity"), **full)
+        sl.training.transfer(full.pop("size"), full.pop("similarity"), **full)
 
 
 @ALL
@@ -129,7 +129,7 @@ def test_layers_hold_every_parameter_once(model):
 @settings(max_examples=20)
 @given(st.floats(0.1, 1.0))
 def test_rates_fall_from_the_head_down(model, decay):
-    scales = sl.layer_scales(model, decay)
+    scales = sl.training.layer_scales(model, decay)
     assert set(scales) == set(names(model))
     assert scales["head.weight"] == 1.0
     steps = [scales[layer[0]] for layer in layers(model)]
@@ -137,7 +137,7 @@ def test_rates_fall_from_the_head_down(model, decay):
 
 
 def test_known_factors():
-    vit, bit, hybrid = (sl.layer_scales(MODELS[m], 0.5) for m in ("vit", "bit", "hybrid"))
+    vit, bit, hybrid = (sl.training.layer_scales(MODELS[m], 0.5) for m in ("vit", "bit", "hybrid"))
     assert [vit[f"blocks.{i}.attn.qkv.weight"] for i in range(6)] == [0.5 ** (6 - i) for i in range(6)]
     assert {vit[n] for n in ("prefix", "embed.proj.weight", "positions.0.table")} == {0.5**7}
     assert (bit["stages.2.units.1.conv1.weight"], bit["root.conv.weight"], bit["norm.norm.weight"]) == (0.5, 0.5**7, 1)
@@ -148,10 +148,13 @@ def test_known_factors():
 @pytest.mark.parametrize("decay", [0, -1, 1.5])
 def test_a_factor_that_makes_no_sense(decay):
     with pytest.raises(ValueError, match="above 0"):
-        sl.layer_scales(MODELS["vit"], decay)
+        sl.training.layer_scales(MODELS["vit"], decay)
 
 
 def test_models_of_other_libraries_are_refused():
-    for act in (lambda m: sl.layer_scales(m, 0.5), lambda m: sl.transfer("small", "similar", recipe=RECIPE, model=m)):
+    for act in (
+        lambda m: sl.training.layer_scales(m, 0.5),
+        lambda m: sl.training.transfer("small", "similar", recipe=RECIPE, model=m),
+    ):
         with pytest.raises(ValueError, match="load its weights into"):
             act(nn.Linear(3, 3))

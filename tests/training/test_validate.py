@@ -7,13 +7,13 @@ import torch.nn.functional as F
 
 import sightline as sl
 from sightline.training.parallel import World
-from sightline.training.trainee import Trainee
+from sightline.training.train_state import TrainState
 from sightline.training.validate import validate
 from tests.training.tiny import data, model, recipe
 
 
 def shaken(**changes):
-    """A model whose predictions differ from picture to picture."""
+    """A model whose predictions differ from image to image."""
     m = model(**changes)
     with torch.no_grad():
         for p in m.parameters():
@@ -25,7 +25,7 @@ def shaken(**changes):
 def test_is_what_evaluate_says(changes):
     m, (_, val) = shaken(), data()
     exact = sl.evaluate(m, val)
-    found = validate(Trainee(m, recipe(**changes), World()), val)
+    found = validate(TrainState(m, recipe(**changes), World()), val)
     assert 0 < exact.top1 < 1
     assert found["val/accuracy"] == exact.top1
     with torch.inference_mode():
@@ -45,35 +45,35 @@ def test_logged_numbers_are_those_of_the_kept_weights(tmp_path):
 
 def test_average_is_measured_where_there_is_one():
     (_, val), m = data(), shaken()
-    trainee = Trainee(m, recipe(ema=0.9), World())
-    before = validate(trainee, val)
+    state = TrainState(m, recipe(ema=0.9), World())
+    before = validate(state, val)
     with torch.no_grad():
         for p in m.parameters():
             p.zero_()
-    assert validate(trainee, val) == before
+    assert validate(state, val) == before
     assert not any(p.any() for p in m.parameters())  # and was taken out again
 
 
 def test_training_goes_on_in_its_own_mode():
-    (_, val), trainee = data(), Trainee(model(dropout=0.5), recipe(), World())
-    validate(trainee, val)
-    assert trainee.task.training
-    assert all(p.requires_grad for p in trainee.learning)
+    (_, val), state = data(), TrainState(model(dropout=0.5), recipe(), World())
+    validate(state, val)
+    assert state.task.training
+    assert all(p.requires_grad for p in state.learning)
 
 
 def test_sigmoid_runs_are_measured_by_their_own_loss():
     m, (_, val) = shaken(), data()
-    found = validate(Trainee(m, recipe(loss="sigmoid"), World()), val)
+    found = validate(TrainState(m, recipe(loss="sigmoid"), World()), val)
     with torch.inference_mode():
         logits = torch.cat([m(x) for x, _ in val.batches(m.image, batch=16)])
-    expected = sl.classification_loss(logits, torch.tensor(val.labels), loss="sigmoid").item()
+    expected = sl.training.classification_loss(logits, torch.tensor(val.labels), loss="sigmoid").item()
     assert found["val/loss"] == pytest.approx(expected, rel=1e-5)
     assert found["val/accuracy"] == np.mean(logits.argmax(1).numpy() == val.labels)
 
 
 @pytest.mark.parametrize("task", ["masked", "mae"])
 def test_masked_tasks_hide_the_same_patches_each_time(task):
-    trainee, (_, val) = Trainee(shaken(), recipe(task=task, batch=7), World()), data()
-    found = validate(trainee, val)
+    state, (_, val) = TrainState(shaken(), recipe(task=task, batch=7), World()), data()
+    found = validate(state, val)
     assert set(found) == {"val/loss"}
-    assert validate(trainee, val) == found
+    assert validate(state, val) == found

@@ -12,7 +12,7 @@ def data(num=96, size=16, fraction=0.75):
 
 def recipe(**changes):
     length = {} if "epochs" in changes else {"steps": 4}
-    settings = {"lr": 1e-3, "batch": 16, "log_every": 1, "augment": sl.Augment(crop_area=None), **length}
+    settings = {"lr": 1e-3, "batch": 16, "log_every": 1, "augment": sl.data.Augment(crop_area=None), **length}
     return sl.Recipe(**{**settings, **changes})
 
 

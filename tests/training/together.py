@@ -22,9 +22,9 @@ def data(kind: str):
         return scenes.split(0.75)
     place = ROOT / f"shards-{WORLD}"
     if int(os.environ["RANK"]) == 0 and not place.exists():
-        sl.shard(scenes, place, per_shard=20)
+        sl.data.shard(scenes, place, per_shard=20)
     joined().wait()
-    return sl.Shards(place), None
+    return sl.data.Shards(place), None
 
 
 def train(kind: str, parallel: str, out: str, **changes):
@@ -32,7 +32,7 @@ def train(kind: str, parallel: str, out: str, **changes):
     small = {"depth": 2} if MODELS[kind].startswith("vit") else {}
     model = sl.build(MODELS[kind], classes=len(part.classes), size=16, **small)
     settings = {"lr": 1e-3, "batch": 16, "steps": 6, "log_every": 1, "eval_every": 2, "save_every": 3, "clip": 1.0,
-                "ema": 0.5, "weight_decay": 0.1, "augment": sl.Augment(mixup=0.2)}  # fmt: skip
+                "ema": 0.5, "weight_decay": 0.1, "augment": sl.data.Augment(mixup=0.2)}  # fmt: skip
     settings |= {"task": "masked"} if kind == "masked" else {}
     evals = changes.pop("evals", ())
     recipe = sl.Recipe(**{**settings, **changes})
@@ -56,7 +56,7 @@ if WHAT == "all":
     for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
         for each in MODELS:
             train(each, way, f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None)
-        with contextlib.suppress(sl.Stopped):
+        with contextlib.suppress(sl.training.Stopped):
             train("vit", way, f"{way}-cut-{WORLD}", evals=((4, stop),))
 elif WHAT == "patience":
     for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
@@ -65,14 +65,14 @@ elif WHAT == "poison":
     try:
         quiet = {"log_every": 50, "eval_every": 100, "clip": None, "ema": None}  # nothing asks for norms
         train("vit", "ddp", "poison", steps=20, save_every=3, evals=((4, poison),), **quiet)
-    except sl.Diverged as error:
+    except sl.training.Diverged as error:
         sys.stdout.write(str(error))
         sys.stdout.flush()
         os._exit(2)
 elif WHAT == "again":
     for way in ("ddp", "fsdp"):
         train("vit", way, f"{way}-whole")
-        with contextlib.suppress(sl.Stopped):
+        with contextlib.suppress(sl.training.Stopped):
             train("vit", way, f"{way}-halves", evals=((4, stop),))
         train("vit", way, f"{way}-halves")
 elif WHAT == "go-on":

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.cli import main
-from sightline.weights.convert import to_format
-from sightline.weights.probe import pictures
+from sightline.weights.conversion import to_format
+from sightline.weights.probe import images
 from tests.peers import fill
 from tests.weights.makers import PEERS, google_npz
 
@@ -43,7 +43,7 @@ EVERY = [
     ("vit-nano4", {"pool": "map", "no_skip": (1, 3)}),
     ("vit-nano4", {"classes": 0, "size": (32, 64)}),
     ("bit-nano", {}),
-    ("bit-nano", {"norm": "batch", "standardise": False}),
+    ("bit-nano", {"norm": "batch", "standardize": False}),
     ("r8-vit-nano4", {}),
 ]
 
@@ -98,7 +98,7 @@ def rewritten(path: Path, change) -> Path:
 def test_another_switch_is_found_out(tmp_path):
     file = sl.save(made(), tmp_path / "model.safetensors")
     rewritten(file, lambda about: about["config"].update(gelu="tanh"))
-    with pytest.raises(sl.WeightsError, match=r"does not say what it said when it was saved: .*--no-verify"):
+    with pytest.raises(sl.weights.WeightsError, match=r"does not say what it said when it was saved: .*--no-verify"):
         sl.load(file)
     assert sl.load(file, verify=False).config.gelu == "tanh"
 
@@ -108,7 +108,7 @@ def test_another_configuration_is_found_out(field, tmp_path):
     file = sl.save(made(), tmp_path / "model.safetensors")
     value = {"heads": 2, "norm_eps": 1e-2, "no_skip": [2]}[field]
     rewritten(file, lambda about: about["config"].update({field: value}))
-    with pytest.raises(sl.WeightsError, match="when it was saved"):
+    with pytest.raises(sl.weights.WeightsError, match="when it was saved"):
         sl.load(file)
 
 
@@ -117,7 +117,7 @@ def test_changed_weights_are_found_out(tmp_path):
     data = bytearray(file.read_bytes())
     data[-4000:-3000] = np.full(250, 0.3, dtype=np.float32).tobytes()
     file.write_bytes(data)
-    with pytest.raises(sl.WeightsError, match="when it was saved"):
+    with pytest.raises(sl.weights.WeightsError, match="when it was saved"):
         sl.load(file)
 
 
@@ -125,7 +125,7 @@ def test_the_check_holds_for_other_formats_too(tmp_path):
     file = sl.save(made(gelu="erf"), tmp_path / "model.safetensors", to="timm")
     assert sl.load(file).loaded.verified == 0.0
     rewritten(file, lambda about: about["config"].update(gelu="tanh"))
-    with pytest.raises(sl.WeightsError, match="when it was saved"):
+    with pytest.raises(sl.weights.WeightsError, match="when it was saved"):
         sl.load(file)
 
 
@@ -136,7 +136,7 @@ def test_the_check_holds_for_other_formats_too(tmp_path):
         (lambda a: a["config"].update(wings=2), "has no field 'wings'"),
         (lambda a: a["config"].update(width="wide"), "cannot be 'wide'"),
         (lambda a: a["config"].update(depth=10**9), "claims 1000000000 layers"),
-        (lambda a: a["config"].update(size=[10**8, 10**8]), "asks for pictures"),
+        (lambda a: a["config"].update(size=[10**8, 10**8]), "asks for images"),
         (lambda a: a["config"].update(width=128), "expected"),
         (lambda a: a["image"].update(mean=[0.5]), "does not fit its configuration"),
         (lambda a: a.update(classes=["one"]), "names 1 classes"),
@@ -147,13 +147,13 @@ def test_the_check_holds_for_other_formats_too(tmp_path):
 )
 def test_headers_that_lie_are_refused(change, why, tmp_path):
     file = rewritten(sl.save(made(), tmp_path / "model.safetensors"), change)
-    with pytest.raises(sl.WeightsError, match=why):
+    with pytest.raises(sl.weights.WeightsError, match=why):
         sl.load(file)
 
 
 @given(y=st.integers(1, 40), x=st.integers(1, 40), c=st.integers(1, 4))
-def test_probe_pictures_are_a_function_of_their_size(y, x, c):
-    one, two = pictures((y, x), c), pictures((y, x), c)
+def test_probe_images_are_a_function_of_their_size(y, x, c):
+    one, two = images((y, x), c), images((y, x), c)
     assert torch.equal(one, two)
     assert one.abs().max() <= 1
     assert one.isfinite().all()
@@ -192,7 +192,7 @@ def test_the_resize_of_loading_is_that_of_resize(tmp_path):
     model = made()
     file = sl.save(model, tmp_path / "model.safetensors")
     for method in ("paper", "timm", "timm-npz", "hf", "torchvision"):
-        a, b = sl.load(file, size=48, method=method), sl.resize(model, 48, method=method)
+        a, b = sl.load(file, size=48, method=method), sl.models.resize(model, 48, method=method)
         assert torch.equal(a.positions[0].table, b.positions[0].table)
     with pytest.raises(ValueError, match="one of paper, timm"):
         sl.load(file, size=48, method="magic")
@@ -208,22 +208,22 @@ def test_the_report_says_it_all_and_is_saved(tmp_path):
     assert "The head is all zeros" in told
     assert "gelu=tanh, norm_eps=1e-06" in told
     assert {e.key for e in model.loaded.entries} == set(arrays)
-    assert sl.Report.load(model.loaded.save(tmp_path / "report.json")) == model.loaded
-    with pytest.raises(sl.WeightsError, match="not a saved loading report"):
-        sl.Report.load(tmp_path / "zero.npz")
+    assert sl.weights.Report.load(model.loaded.save(tmp_path / "report.json")) == model.loaded
+    with pytest.raises(sl.weights.WeightsError, match="not a saved loading report"):
+        sl.weights.Report.load(tmp_path / "zero.npz")
 
 
 def test_padding_is_told_for_convolutions():
     hybrid = sl.load(PEERS["timm-hybrid"].ready().state_dict(), heads=2)
-    assert "standardise_eps=1e-08, standardise_eps_on=variance, padding=SAME" in " ".join(hybrid.loaded.warnings)
+    assert "standardize_eps=1e-08, standardize_eps_on=variance, padding=SAME" in " ".join(hybrid.loaded.warnings)
     bit = sl.load(PEERS["timm-bit"].ready().state_dict())
     assert "pool padded with zeros" in " ".join(bit.loaded.warnings)
-    assert "does not say its picture size" in " ".join(bit.loaded.warnings)
+    assert "does not say its image size" in " ".join(bit.loaded.warnings)
 
 
 def test_an_unexplained_key_is_an_error_unless_told_otherwise():
     state = dict(PEERS["timm"].ready().state_dict()) | {"blocks.0.attn.secret": torch.zeros(3)}
-    with pytest.raises(sl.WeightsError, match=r"have no place in the model: blocks\.0\.attn\.secret"):
+    with pytest.raises(sl.weights.WeightsError, match=r"have no place in the model: blocks\.0\.attn\.secret"):
         sl.load(state, heads=2)
     model = sl.load(state, heads=2, strict=False)
     assert [(e.key, e.why) for e in entries(model, "left")] == [("blocks.0.attn.secret", "unexplained")]
@@ -234,7 +234,7 @@ def test_an_unexplained_key_is_an_error_unless_told_otherwise():
 def test_a_missing_key_is_an_error():
     state = dict(PEERS["timm"].ready().state_dict())
     del state["blocks.1.norm2.bias"]
-    with pytest.raises(sl.WeightsError, match=r"no blocks\.1\.norm2\.bias"):
+    with pytest.raises(sl.weights.WeightsError, match=r"no blocks\.1\.norm2\.bias"):
         sl.load(state, heads=2)
 
 
@@ -242,8 +242,8 @@ def test_heads_are_never_silently_guessed():
     state = PEERS["timm"].ready().state_dict()
     assert any("heads" in w for w in sl.load(state).loaded.warnings)
     assert not any("heads" in w for w in sl.load(state, heads=2).loaded.warnings)
-    odd = sl.build(sl.ViTConfig(width=60, depth=1, heads=3, mlp_width=60, patch=8, size=16, classes=2))
-    with pytest.raises(sl.WeightsError, match="give heads="):
+    odd = sl.build(sl.models.ViTConfig(width=60, depth=1, heads=3, mlp_width=60, patch=8, size=16, classes=2))
+    with pytest.raises(sl.weights.WeightsError, match="give heads="):
         sl.load(to_format(odd.state_dict(), odd.config, "timm"))
 
 
@@ -251,7 +251,7 @@ def test_switches_can_be_overridden():
     state = PEERS["timm"].ready().state_dict()
     config = sl.load(state, heads=2, gelu="tanh", norm_eps=1e-3).config
     assert (config.gelu, config.norm_eps, config.heads) == ("tanh", 1e-3, 2)
-    with pytest.raises(sl.WeightsError, match="no field 'wings'"):
+    with pytest.raises(sl.weights.WeightsError, match="no field 'wings'"):
         sl.load(state, heads=2, wings=2)
 
 
@@ -281,7 +281,7 @@ def test_rectangular_tables_need_a_size():
         assert (again.config.grid, again.config.position_rows) == (model.config.grid, 1)
         assert again.loaded.count("resized") == 0
     model = made(size=(16, 40))
-    with pytest.raises(sl.WeightsError, match="no square grid"):
+    with pytest.raises(sl.weights.WeightsError, match="no square grid"):
         sl.load(to_format(model.state_dict(), model.config, "timm"))
 
 
@@ -389,11 +389,11 @@ def test_deit_tiny_sees_87_of_100():
     mean, std = (torch.tensor(v)[:, None, None] for v in (model.image.mean, model.image.std))
     right = 0
     for row in rows:
-        picture = Image.open(DATA / "imagenet-samples" / row["file"]).convert("RGB")
-        scale = 256 / min(picture.size)
-        picture = picture.resize(tuple(round(n * scale) for n in picture.size), Image.Resampling.BICUBIC)
-        left, top = ((n - 224) // 2 for n in picture.size)
-        pixels = torch.tensor(np.array(picture.crop((left, top, left + 224, top + 224)))).permute(2, 0, 1) / 255
+        image = Image.open(DATA / "imagenet-samples" / row["file"]).convert("RGB")
+        scale = 256 / min(image.size)
+        image = image.resize(tuple(round(n * scale) for n in image.size), Image.Resampling.BICUBIC)
+        left, top = ((n - 224) // 2 for n in image.size)
+        pixels = torch.tensor(np.array(image.crop((left, top, left + 224, top + 224)))).permute(2, 0, 1) / 255
         with torch.no_grad():
             right += int(model(((pixels - mean) / std)[None]).argmax()) == int(row["class_index"])
     assert right == 87

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import sightline as sl
-from sightline.weights.convert import to_format
+from sightline.weights.conversion import to_format
 from tests.peers import fill, timm, torchvision, transformers
 from tests.weights.makers import HF_DINO, HF_VIT, PEERS, TIMM, Peer, S, google_npz, stacked
 
@@ -39,7 +39,7 @@ def test_every_format_holds_the_model_bit_by_bit_or_says_why_not(name, tmp_path)
     for target in TARGETS:
         file = tmp_path / f"{target}.{'npz' if target == 'npz' else 'safetensors'}"
         if target not in peer.holds:
-            with pytest.raises(sl.WeightsError, match="cannot hold this model: "):
+            with pytest.raises(sl.weights.WeightsError, match="cannot hold this model: "):
                 sl.save(ours, file, to=target)
             assert not file.exists()
             continue
@@ -73,8 +73,8 @@ def test_our_weights_in_their_model_give_our_numbers(target, make, peer):
     assert difference(ours, PEERS[peer], theirs, pixels(S)) < 1e-6
 
 
-def _plain() -> sl.ViTConfig:
-    return sl.ViTConfig(width=64, depth=2, heads=2, mlp_width=128, patch=8, size=32, classes=10)
+def _plain() -> sl.models.ViTConfig:
+    return sl.models.ViTConfig(width=64, depth=2, heads=2, mlp_width=128, patch=8, size=32, classes=10)
 
 
 @pytest.mark.parametrize("name", ["timm-bit", "timm-hybrid", "timm-hybrid-stem", "deit-distilled", "timm-map"])
@@ -137,7 +137,7 @@ def test_folders_of_transformers_load_with_what_their_config_says(name, tmp_path
 # How each library itself carries a position table to another size
 def _timm(theirs: nn.Module, size: int) -> nn.Module:
     exact = theirs.pos_embed.detach()
-    theirs.float().set_input_size(img_size=size)  # its hybrid looks at a float32 picture here
+    theirs.float().set_input_size(img_size=size)  # its hybrid looks at a float32 image here
     cells = theirs.patch_embed.grid_size
     carried = timm.layers.resample_abs_pos_embed(exact, new_size=list(cells), num_prefix_tokens=1)
     theirs.double().pos_embed.data = carried
@@ -218,7 +218,7 @@ def test_generations_of_googles_npz_are_one_model(tmp_path):
         assert (models[name].config.gelu, models[name].config.heads) == ("tanh", 2)
         same(models["released"], models[name])
     assert [e.why for e in models["target"].loaded.entries if e.fate == "left"] == [
-        "outside opt/target/: optimiser or another tower"
+        "outside opt/target/: optimizer or another tower"
     ]
     np.savez_compressed(tmp_path / "packed.npz", **spellings["scan"])
     same(models["released"], sl.load(tmp_path / "packed.npz"))
@@ -260,7 +260,7 @@ def test_old_group_norm_shapes_are_squeezed(tmp_path):
     np.savez(tmp_path / "old.npz", **arrays)
     again = sl.load(tmp_path / "old.npz")
     same(ours, again)
-    assert (again.config.standardise_eps, again.config.norm_eps) == (1e-5, 1e-6)  # the papers' code, not timm's
+    assert (again.config.standardize_eps, again.config.norm_eps) == (1e-5, 1e-6)  # the papers' code, not timm's
 
 
 def test_legacy_and_wrapped_state_dicts():
@@ -320,7 +320,7 @@ UNLIKE = {
 @pytest.mark.parametrize("what", UNLIKE)
 def test_models_that_share_names_only_are_refused_and_adopted(what):
     theirs = fill(UNLIKE[what]()).double().eval()
-    with pytest.raises(sl.WeightsError, match=what):
+    with pytest.raises(sl.weights.WeightsError, match=what):
         sl.load(theirs.state_dict(), heads=2)
     if what != "SwiGLU":
         assert torch.equal(sl.adopt(theirs)(pixels(S)), theirs(pixels(S)).logits)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.weights.convert import to_format
+from sightline.weights.conversion import to_format
 from tests.weights.makers import google_npz
 
 CASES = 300  # per container and half: 3,000 damaged files in all
@@ -25,7 +25,7 @@ CASES = 300  # per container and half: 3,000 damaged files in all
 
 def tiny() -> torch.nn.Module:
     torch.manual_seed(0)
-    model = sl.build(sl.ViTConfig(width=64, depth=1, heads=1, mlp_width=64, patch=8, size=16, classes=3), seed=1)
+    model = sl.build(sl.models.ViTConfig(width=64, depth=1, heads=1, mlp_width=64, patch=8, size=16, classes=3), seed=1)
     with torch.no_grad():
         model.head.weight.normal_()
     return model
@@ -53,7 +53,7 @@ def attempt(path: Path, data: bytes) -> None:
     try:
         model = sl.load(path)
         assert all(p.isfinite().all() for p in model.parameters())
-    except sl.WeightsError as error:
+    except sl.weights.WeightsError as error:
         told = str(error)
     assert "\n" not in told.strip()
     assert len(told) < 1200
@@ -100,7 +100,7 @@ def test_any_bytes_are_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("any") / "model.npz"
     for start in (b"", b"PK\x03\x04", b"\x80\x02", struct.pack("<Q", len(data)) + b"{"):
         path.write_bytes(start + data)
-        with pytest.raises(sl.WeightsError):
+        with pytest.raises(sl.weights.WeightsError):
             sl.load(path)
 
 
@@ -124,12 +124,12 @@ def test_shapes_keys_and_types_at_random(data):
                 state[key] = torch.full(state[key].shape, float("nan"))
             case _:
                 state[key.replace("0", "1")] = state.pop(key)
-    with contextlib.suppress(sl.WeightsError):
+    with contextlib.suppress(sl.weights.WeightsError):
         sl.load(state)
 
 
 def refused(path: Path, why: str) -> None:
-    with pytest.raises(sl.WeightsError, match=why):
+    with pytest.raises(sl.weights.WeightsError, match=why):
         sl.load(path)
 
 
@@ -219,12 +219,12 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     model = tiny()
     with torch.no_grad():
         model.head.bias[0] = float("nan")
-    with pytest.raises(sl.WeightsError, match=r"head\.bias holds NaN"):
+    with pytest.raises(sl.weights.WeightsError, match=r"head\.bias holds NaN"):
         sl.save(model, tmp_path / "model.safetensors")
-    with pytest.raises(sl.WeightsError, match="meta device"):
+    with pytest.raises(sl.weights.WeightsError, match="meta device"):
         sl.save(sl.build("vit-nano4", device="meta"), tmp_path / "model.safetensors")
     for name in ("model", "model.npz", "model.pth"):
-        with pytest.raises(sl.WeightsError, match="written to a"):
+        with pytest.raises(sl.weights.WeightsError, match="written to a"):
             sl.save(tiny(), tmp_path / name)
     assert os.listdir(tmp_path) == []
 
@@ -240,10 +240,10 @@ def test_an_old_file_survives_a_failed_write(tmp_path, monkeypatch):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(sl.WeightsError, match="Did you mean vit-b16"):
+    with pytest.raises(sl.weights.WeightsError, match="Did you mean vit-b16"):
         sl.load("vit-b16.augreg")
-    with pytest.raises(sl.WeightsError, match="is a folder without"):
+    with pytest.raises(sl.weights.WeightsError, match="is a folder without"):
         sl.load(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(sl.WeightsError, match="several shards"):
+    with pytest.raises(sl.weights.WeightsError, match="several shards"):
         sl.load(tmp_path)

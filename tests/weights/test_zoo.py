@@ -12,7 +12,7 @@ import torch
 import sightline as sl
 from sightline.cli import main
 from sightline.data import download
-from sightline.weights import zoo as room
+from sightline.weights import published as room
 from sightline.weights.download import OfflineError, fetch
 from tests.peers import fill
 
@@ -97,14 +97,14 @@ def test_a_part_of_another_file_is_thrown_away(how, server, tmp_path):
 
 
 def test_a_wrong_checksum_is_refused_and_removed(server, tmp_path):
-    with pytest.raises(sl.WeightsError, match="does not have the checksum"):
+    with pytest.raises(sl.weights.WeightsError, match="does not have the checksum"):
         fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256="0" * 64)
     assert not [p for p in tmp_path.iterdir() if p.suffix in (".npz", ".part")]
     fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data)[:8])  # the beginning is enough
 
 
 def test_what_the_server_refuses(server, tmp_path):
-    with pytest.raises(sl.WeightsError, match="answered 404"):
+    with pytest.raises(sl.weights.WeightsError, match="answered 404"):
         fetch(f"{server.url}/missing.npz", tmp_path / "missing.npz")
 
 
@@ -129,20 +129,20 @@ def test_an_own_entry_is_fetched_loaded_and_kept(server, tmp_path):
     file = sl.save(model, tmp_path / "model.safetensors", to="timm", probes=False)
     server.data = file.read_bytes()
     image = {"mean": (0.1, 0.2, 0.3)}
-    mine = sl.Weights(
+    mine = sl.weights.Weights(
         name="vit-nano4.served", source=f"{server.url}/m.safetensors", sha256=sha(server.data), classes=10, image=image
     )
-    sl.add_weights(mine, keep=True)
+    sl.weights.add_weights(mine, keep=True)
     again = sl.load("vit-nano4.served")
     assert torch.equal(again.head.weight, model.head.weight)
     assert again.loaded.source == "vit-nano4.served"
     from sightline.weights import zoo as room
 
     room.ADDED.clear()  # another process sees what was kept
-    assert sl.zoo("*.served")[0].sha256 == mine.sha256
-    lying = sl.Weights(name="vit-micro4.served", source=f"{server.url}/m.safetensors", classes=10)
-    sl.add_weights(lying)
-    with pytest.raises(sl.WeightsError, match="should have width=128"):
+    assert sl.weights.zoo("*.served")[0].sha256 == mine.sha256
+    lying = sl.weights.Weights(name="vit-micro4.served", source=f"{server.url}/m.safetensors", classes=10)
+    sl.weights.add_weights(lying)
+    with pytest.raises(sl.weights.WeightsError, match="should have width=128"):
         sl.load("vit-micro4.served")
     room.ADDED.clear()
 
@@ -150,11 +150,13 @@ def test_an_own_entry_is_fetched_loaded_and_kept(server, tmp_path):
 def test_offline_is_one_sentence_with_the_way_out(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    with pytest.raises(sl.WeightsError, match=r"vit-b16\.augreg-i21k is not on this machine.*sightline convert FILE"):
+    with pytest.raises(
+        sl.weights.WeightsError, match=r"vit-b16\.augreg-i21k is not on this machine.*sightline convert FILE"
+    ):
         sl.load("vit-b16.augreg-i21k")
     monkeypatch.delenv("SIGHTLINE_OFFLINE")
-    nowhere = sl.Weights(name="vit-nano4.nowhere", source="http://127.0.0.1:9/model.npz")
-    with pytest.raises(sl.WeightsError, match=r"127\.0\.0\.1:9\S* cannot be reached"):
+    nowhere = sl.weights.Weights(name="vit-nano4.nowhere", source="http://127.0.0.1:9/model.npz")
+    with pytest.raises(sl.weights.WeightsError, match=r"127\.0\.0\.1:9\S* cannot be reached"):
         nowhere.fetch()
     with pytest.raises(SystemExit):
         main(["convert", "vit-b16.augreg-i99k", str(tmp_path / "out.safetensors")])
@@ -164,14 +166,14 @@ def test_offline_is_one_sentence_with_the_way_out(monkeypatch, tmp_path, capsys)
 
 def test_every_entry_is_whole(monkeypatch):
     monkeypatch.setattr(room, "ADDED", {})  # examples elsewhere add entries of their own
-    for w in sl.zoo():
+    for w in sl.weights.zoo():
         assert w.config.classes == w.classes
         assert len(w.spec.mean) == 3
         assert w.spec.size == w.config.size
-        assert w.licence
+        assert w.license
         assert w.source.startswith(("https://", "hf:"))
         assert w.sha256 is None or len(w.sha256) in (8, 64)
-    names = [w.name for w in sl.zoo()]
+    names = [w.name for w in sl.weights.zoo()]
     assert len(names) == len(set(names))
     assert {"vit-b16.augreg-i21k", "bit-r50x1.i21k", "r50-vit-b16.i21k", "vit-ti16.deit-i1k"} <= set(names)
 
@@ -185,20 +187,20 @@ def test_the_zoo_is_listed(capsys):
 
 def test_bad_entries_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
-    with pytest.raises(sl.WeightsError, match="a variant, a dot and a tag"):
-        sl.add_weights(sl.Weights(name="mine", source="x"))
-    with pytest.raises(sl.WeightsError, match="taken by the built-in zoo"):
-        sl.add_weights(sl.Weights(name="vit-b16.i21k", source="x"))
-    with pytest.raises(sl.WeightsError, match="there is nothing"):
-        sl.Weights(name="vit-b16.gone", source=str(tmp_path / "gone.npz")).fetch()
+    with pytest.raises(sl.weights.WeightsError, match="a variant, a dot and a tag"):
+        sl.weights.add_weights(sl.weights.Weights(name="mine", source="x"))
+    with pytest.raises(sl.weights.WeightsError, match="taken by the built-in zoo"):
+        sl.weights.add_weights(sl.weights.Weights(name="vit-b16.i21k", source="x"))
+    with pytest.raises(sl.weights.WeightsError, match="there is nothing"):
+        sl.weights.Weights(name="vit-b16.gone", source=str(tmp_path / "gone.npz")).fetch()
     (tmp_path / "zoo.json").write_text("[1")
-    with pytest.raises(sl.WeightsError, match="is damaged"):
-        sl.zoo()
+    with pytest.raises(sl.weights.WeightsError, match="is damaged"):
+        sl.weights.zoo()
 
 
 def test_the_hub_needs_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with pytest.raises(sl.WeightsError, match=r"pip install 'sightline\[hub\]'"):
+    with pytest.raises(sl.weights.WeightsError, match=r"pip install 'sightline\[hub\]'"):
         sl.load("hf:google/vit-base-patch16-224")
 
 
@@ -219,5 +221,5 @@ def test_a_repository_of_the_hub_is_a_folder(monkeypatch, tmp_path):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(sl.WeightsError, match=r"hf:someone/vit is not on this machine.*no route"):
+    with pytest.raises(sl.weights.WeightsError, match=r"hf:someone/vit is not on this machine.*no route"):
         sl.load("hf:someone/vit")

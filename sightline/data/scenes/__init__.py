@@ -1,1 +1,1 @@
-"""The built-in picture world: labelled scenes with ground truth, drawn on demand, deterministic by (seed, index)."""
+"""The built-in image world: labeled scenes with ground truth, drawn on demand, deterministic by (seed, index)."""

@@ -14,7 +14,7 @@ from sightline.data.scenes.world import World
 
 TAU = np.float32(2 * np.pi)
 REACH = 1.2  # a window reaches beyond the object's radius: for the soft edge and the shadow's rim
-GRAIN = 640  # side of the noise from which every picture cuts a piece
+GRAIN = 640  # side of the noise from which every image cuts a piece
 WORK = 1 << 19  # pixels drawn in one go: the arrays of a step stay within the cache
 
 
@@ -28,19 +28,19 @@ class Patch:
     left: int
     cover: Field  # (s, s), of the object
     keep: Field  # (s, s), how much of what lies behind stays: less than 1 - cover in the object's shadow
-    paint: Field  # (3, s, s), its colours times its cover
+    paint: Field  # (3, s, s), its colors times its cover
 
 
 def render(world: World, size: int) -> Pixels:
-    """The pictures (n, size, size, 3)."""
+    """The images (n, size, size, 3)."""
     step = max(1, min(128, WORK // (size * size)))
-    n = len(world.subject)
+    n = len(world.target)
     blocks = [_render_block(world.take(slice(i, i + step)), size)[0] for i in range(0, n, step)]
     return np.concatenate(blocks)
 
 
 def render_one(world: World, size: int) -> tuple[Pixels, list[Patch]]:
-    """The picture of a single scene, and the objects in it from back to front."""
+    """The image of a single scene, and the objects in it from back to front."""
     pixels, patches = _render_block(world, size)
     return pixels[0], patches
 
@@ -71,7 +71,7 @@ def _background(world: World, size: int) -> Field:
     )
     sharp = np.minimum(world.sharpness, size / 12).astype(np.float32)
     share = np.clip(field * sharp[:, None, None] + 0.5, 0, 1)
-    c = world.colours.astype(np.float32)[..., None, None]
+    c = world.colors.astype(np.float32)[..., None, None]
     rise = np.clip(0.5 + 0.25 * field, 0, 1)
     canvas = c[:, 0] + share[:, None] * (c[:, 1] - c[:, 0])
     canvas += (0.35 * rise)[:, None] * (c[:, 2] - canvas)
@@ -83,7 +83,7 @@ def _background(world: World, size: int) -> Field:
 def _add_sky(canvas: Field, world: World, axis: Field) -> None:
     """Above the horizon a sky that pales towards it; below, the ground fades into the distance."""
     height = world.horizon.astype(np.float32)[:, None]
-    sky = world.colours[:, 2].astype(np.float32)[:, :, None, None]
+    sky = world.colors[:, 2].astype(np.float32)[:, :, None, None]
     pale = 0.5 * sky + 0.5 * 235
     up = np.clip((height - axis) * 60, 0, 1)[:, None, :, None]
     near = np.clip((axis - height) / (1 - height), 0, 1)[:, None, :, None]
@@ -126,7 +126,7 @@ def _draw(world: World, scenes: Ints, slots: Ints, *, side: int, size: int) -> l
     u, v = cos * dx + sin * dy, cos * dy - sin * dx
     outline = _outline(u, v, o.shape[scenes, slots])
     cover = np.clip(np.float32(0.5) - outline * radius[:, None, None], 0, 1)
-    paint = _colour(world, scenes, slots, u=u, v=v, radius=radius)
+    paint = _color(world, scenes, slots, u=u, v=v, radius=radius)
     light = world.light.astype(np.float32)[scenes]
     lit = light[:, :1, None] * dx + light[:, 1:, None] * dy
     shade = 1 + lit
@@ -150,8 +150,8 @@ def _outline(u: Field, v: Field, kinds: Ints) -> Field:
     return outline
 
 
-def _colour(world: World, scenes: Ints, slots: Ints, *, u: Field, v: Field, radius: Field) -> Field:
-    """Each object's two colours mixed by its texture, then hazed."""
+def _color(world: World, scenes: Ints, slots: Ints, *, u: Field, v: Field, radius: Field) -> Field:
+    """Each object's two colors mixed by its texture, then hazed."""
     o = world.objects
     scale = o.scale[scenes, slots].astype(np.float32)[:, None, None]
     phase = o.phase[scenes, slots].astype(np.float32)[..., None, None]
@@ -161,17 +161,17 @@ def _colour(world: World, scenes: Ints, slots: Ints, *, u: Field, v: Field, radi
         if textures.TEXTURES[kind] == "plain":
             continue
         at = np.flatnonzero(kinds == kind)
-        centred = textures.TEXTURES[kind] in ("ringed", "graded")  # these hang on the object's centre
-        move = 0 * phase[at] if centred else phase[at]
+        centered = textures.TEXTURES[kind] in ("ringed", "graded")  # these hang on the object's center
+        move = 0 * phase[at] if centered else phase[at]
         s, t = u[at] * scale[at] + move[:, 0], v[at] * scale[at] + move[:, 1]
         share[at] = textures.DRAW[textures.TEXTURES[kind]](s, t, scale[at] / radius[at][:, None, None])
     first, second = (c[scenes, slots].astype(np.float32)[..., None, None] for c in (o.first, o.second))
-    colour = first + share[:, None] * (second - first)
+    color = first + share[:, None] * (second - first)
     haze = o.haze[scenes, slots].astype(np.float32)
     if haze.any():
-        pale = 0.5 * world.colours[scenes, 2].astype(np.float32)[..., None, None] + 0.5 * 235
-        colour += haze[:, None, None, None] * (pale - colour)
-    return colour
+        pale = 0.5 * world.colors[scenes, 2].astype(np.float32)[..., None, None] + 0.5 * 235
+        color += haze[:, None, None, None] * (pale - color)
+    return color
 
 
 @cache
@@ -180,7 +180,7 @@ def _grain() -> Field:
 
 
 def _finish(world: World, canvas: Field, size: int) -> Pixels:
-    """Light over the whole picture, style, grain, bytes."""
+    """Light over the whole image, style, grain, bytes."""
     axis = _axis(size) - np.float32(0.5)
     light = world.light.astype(np.float32)
     canvas *= (1 + light[:, :1, None] * axis + light[:, 1:, None] * axis[:, None])[:, None]
@@ -197,17 +197,17 @@ def _finish(world: World, canvas: Field, size: int) -> Pixels:
 
 def _scope(canvas: Field, axis: Field) -> None:
     """A stained slide under a microscope: violet on cream, dark outside the round view."""
-    grey = canvas.mean(axis=1, keepdims=True) / 255
+    gray = canvas.mean(axis=1, keepdims=True) / 255
     low, high = (np.array(c, dtype=np.float32).reshape(3, 1, 1) for c in ((92, 30, 120), (250, 226, 232)))
     round_view = np.clip((0.52 - np.sqrt(axis**2 + axis[:, None] ** 2)) * 24, 0.05, 1)
-    canvas[...] = (low + grey * (high - low)) * round_view
+    canvas[...] = (low + gray * (high - low)) * round_view
 
 
 def _aerial(canvas: Field, axis: Field) -> None:
-    """From far above: flat light, little contrast, earth colours."""
-    grey = canvas.mean(axis=1, keepdims=True)
+    """From far above: flat light, little contrast, earth colors."""
+    gray = canvas.mean(axis=1, keepdims=True)
     earth = np.array((1.0, 0.98, 0.8), dtype=np.float32).reshape(3, 1, 1)
-    canvas[...] = 0.35 * canvas + (0.3 * grey + 42) * earth
+    canvas[...] = 0.35 * canvas + (0.3 * gray + 42) * earth
 
 
 STYLES = {"scope": _scope, "aerial": _aerial}

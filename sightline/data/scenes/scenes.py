@@ -1,4 +1,4 @@
-"""The picture world as a dataset: pictures by number, and everything that is true about each of them."""
+"""The image world as a dataset: images by number, and everything that is true about each of them."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.dataset import Dataset
+from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, Ints, word
 from sightline.data.images import Pixels
 from sightline.data.scenes.render import Patch, render, render_one
@@ -20,7 +20,7 @@ SMALLEST, LARGEST = 16, 512
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One picture and what is true about it; objects from back to front.
+    """One image and what is true about it; objects from back to front.
 
     >>> scene = sl.dataset("scenes/count", split="test", num=8).scene(2)
     >>> len(scene.masks), scene.boxes.shape, sorted(scene.factors)[:3]
@@ -32,8 +32,8 @@ class Scene:
     masks: NDArray[np.bool_]  # (k, h, w), what can be seen of each object
     boxes: NDArray[np.int64]  # (k, 4): left, upper, right, lower of what can be seen; all zero if nothing can
     visible: NDArray[np.float64]  # (k,), share of each object that is not hidden by others
-    subject: int  # the object that the label is about, -1 where it is about the whole
-    factors: dict[str, Any]  # name -> (k, ...): shape, texture, x, y, radius, angle, colours, identity ...
+    target: int  # the object that the label is about, -1 where it is about the whole
+    factors: dict[str, Any]  # name -> (k, ...): shape, texture, x, y, radius, angle, colors, identity ...
 
 
 class Scenes(Dataset):
@@ -41,7 +41,7 @@ class Scenes(Dataset):
 
     Train, val and test never share a scene. A scene is the same at every size.
 
-    >>> d = sl.Scenes("shape", split="train", num=1000, size=48)
+    >>> d = sl.data.Scenes("shape", split="train", num=1000, size=48)
     >>> d[0][0].shape, d.classes[:3]
     ((48, 48, 3), ('disc', 'square', 'triangle'))
     """
@@ -66,17 +66,17 @@ class Scenes(Dataset):
             Draws(word(self.seed, self.task, self.split_name), indices), self.labels[indices]
         )
 
-    def picture(self, index: int) -> Pixels:
-        return self.pictures(np.array([index]))[0]
+    def image(self, index: int) -> Pixels:
+        return self.images(np.array([index]))[0]
 
-    def pictures(self, indices: Ints) -> Pixels:
+    def images(self, indices: Ints) -> Pixels:
         return render(self.world(indices), self.size)
 
     def where(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
     def scene(self, index: int) -> Scene:
-        """One picture with its ground truth."""
+        """One image with its ground truth."""
         world = self.world(np.array([index]))
         pixels, patches = render_one(world, self.size)
         masks, visible = _masks(patches, self.size)
@@ -85,7 +85,7 @@ class Scenes(Dataset):
         del factors["present"]
         factors["shape"] = np.array(SHAPES)[factors["shape"]]
         factors["texture"] = np.array(TEXTURES)[factors["texture"]]
-        subject = slots.index(int(world.subject[0])) if world.subject[0] >= 0 else -1
+        target = slots.index(int(world.target[0])) if world.target[0] >= 0 else -1
         boxes = np.array([_box(mask) for mask in masks]).reshape(-1, 4)
         return Scene(
             pixels=pixels,
@@ -93,7 +93,7 @@ class Scenes(Dataset):
             masks=masks,
             boxes=boxes,
             visible=visible,
-            subject=subject,
+            target=target,
             factors=factors,
         )
 

@@ -1,7 +1,7 @@
 """What is asked about a scene. A task draws the world around its label: labels are exact and classes equally frequent.
 
 Label i of a task with k classes is i mod k (identity: i div 10), whatever the seed: labels cost nothing to know, every
-prefix is balanced, and a dataset of 1,000 pictures is the beginning of the one of 300,000.
+prefix is balanced, and a dataset of 1,000 images is the beginning of the one of 300,000.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sightline.data.scenes.shapes import POINTED, SHAPES, SOLID
 from sightline.data.scenes.textures import TEXTURES
 from sightline.data.scenes.world import Objects, World, random_objects, random_world, rgb
 
-VIEWS = 10  # pictures of one individual in scenes/identity
+VIEWS = 10  # images of one individual in scenes/identity
 BACK, FRONT = 4, 2  # slots of clutter behind the subject and of occluders before it
 PAIRS = tuple((i, (i + step) % len(TEXTURES)) for step in (1, 4) for i in range(len(SHAPES)))
 RELATIONS = ("left of", "right of", "above", "below", "in front of", "behind")
@@ -24,12 +24,12 @@ HORIZON = 0.36
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class SceneTask:
     """A question: its answers, and how to draw scenes for given answers."""
 
     compose: Callable[[Draws, Ints], World]
     classes: tuple[str, ...]
-    group: str  # of the suite: natural, specialised, structured
+    group: str  # of the suite: natural, specialized, structured
     about: str
 
 
@@ -37,7 +37,7 @@ def _numbers(names: tuple[str, ...], of: tuple[str, ...]) -> Ints:
     return np.array([of.index(n) for n in names])
 
 
-def _subject_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) -> World:
+def _target_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) -> World:
     """One large object among smaller ones: clutter behind it, and things that hide a little of it."""
     o = random_objects(draws, BACK + 1 + FRONT)
     me = BACK
@@ -59,26 +59,26 @@ def _subject_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) -
 
 
 def objects(draws: Draws, labels: Ints) -> World:
-    world = _subject_scene(draws)
+    world = _target_scene(draws)
     pairs = np.array(PAIRS)[labels]
     world.objects.shape[:, BACK], world.objects.texture[:, BACK] = pairs[:, 0], pairs[:, 1]
     return world
 
 
 def shape(draws: Draws, labels: Ints) -> World:
-    world = _subject_scene(draws)
+    world = _target_scene(draws)
     world.objects.shape[:, BACK] = labels
     return world
 
 
 def texture(draws: Draws, labels: Ints) -> World:
-    world = _subject_scene(draws)
+    world = _target_scene(draws)
     world.objects.texture[:, BACK] = labels
     return world
 
 
 def location(draws: Draws, labels: Ints) -> World:
-    world = _subject_scene(draws, radius=(0.09, 0.15))
+    world = _target_scene(draws, radius=(0.09, 0.15))
     o = world.objects
     o.x[:, BACK] = 0.1 + 0.8 * (labels + draws.uniform("within")) / 16
     o.y[:, BACK] = 0.15 + 0.7 * draws.uniform("height")
@@ -86,7 +86,7 @@ def location(draws: Draws, labels: Ints) -> World:
 
 
 def orientation(draws: Draws, labels: Ints) -> World:
-    world = _subject_scene(draws, radius=(0.24, 0.36))
+    world = _target_scene(draws, radius=(0.24, 0.36))
     o = world.objects
     o.shape[:, BACK] = _numbers(POINTED, SHAPES)[draws.integers("pointed", len(POINTED))]
     o.angle[:, BACK] = (labels + draws.uniform("within")) / 16 * 2 * np.pi
@@ -128,7 +128,7 @@ def layout(draws: Draws, labels: Ints) -> World:
 
 
 def distance(draws: Draws, labels: Ints) -> World:
-    """Objects that stand on a plain: a near one is larger, lower in the picture, less hazy, and hides the far ones."""
+    """Objects that stand on a plain: a near one is larger, lower in the image, less hazy, and hides the far ones."""
     o = random_objects(draws, 3)
     nearest = np.exp(np.interp(labels + draws.uniform("within"), np.arange(7), np.log(DEPTHS)))
     depth = nearest[:, None] * np.concatenate(
@@ -147,7 +147,7 @@ def distance(draws: Draws, labels: Ints) -> World:
 
 def identity(draws: Draws, labels: Ints) -> World:
     """The same individual in other poses before other backgrounds: all that makes it up hangs on its number alone."""
-    world = _subject_scene(draws)
+    world = _target_scene(draws)
     one = random_objects(Draws(draws.key, labels), 1, prefix="individual ")
     for name in ("shape", "texture", "scale", "phase", "first", "second"):
         getattr(world.objects, name)[:, BACK] = getattr(one, name)[:, 0]
@@ -163,7 +163,7 @@ def _cells(draws: Draws, odd: Ints) -> World:
     o.present[...] = (np.arange(9) < 4) | (draws.many("there", 9) < 0.7)
     o.first[...] = rgb(draws.many("stain", 9), 0 * o.x, 0.1 + 0.35 * draws.many("deep", 9))
     world = random_world(draws, o, -1)
-    world.colours[...] = 190 + 0.25 * world.colours
+    world.colors[...] = 190 + 0.25 * world.colors
     return replace(world, style="scope")
 
 
@@ -187,8 +187,8 @@ def aerial(draws: Draws, labels: Ints) -> World:
     return replace(random_world(draws, o, -1), style="aerial")
 
 
-def _task(compose: Callable[[Draws, Ints], World], classes: tuple[str, ...], group: str, about: str) -> Task:
-    return Task(compose=compose, classes=classes, group=group, about=about)
+def _task(compose: Callable[[Draws, Ints], World], classes: tuple[str, ...], group: str, about: str) -> SceneTask:
+    return SceneTask(compose=compose, classes=classes, group=group, about=about)
 
 
 _named = tuple(f"{TEXTURES[t]} {SHAPES[s]}" for s, t in PAIRS)
@@ -196,16 +196,16 @@ _columns = tuple(f"column {i + 1}" for i in range(16))
 _sectors = tuple(f"{22.5 * i:g} to {22.5 * (i + 1):g} degrees" for i in range(16))
 _numerals = tuple(str(i) for i in range(9))
 _ranges = tuple(f"{a:.1f} to {b:.1f}" for a, b in pairwise(DEPTHS))
-TASKS: dict[str, Task] = {
+TASKS: dict[str, SceneTask] = {
     "objects": _task(
         objects, _named, "natural", "shape and texture of the largest object; either alone tells but half"
     ),
     "shape": _task(shape, SHAPES, "natural", "shape of the largest object"),
     "texture": _task(texture, TEXTURES, "natural", "texture of the largest object"),
     "identity": _task(identity, (), "", "which individual it is, across poses and backgrounds"),
-    "cells": _task(cells, ("healthy", "affected"), "specialised", "a star-shaped cell among round ones"),
-    "grade": _task(grade, _numerals[:5], "specialised", "how many cells are star-shaped"),
-    "aerial": _task(aerial, SHAPES, "specialised", "the plan of the houses, from above"),
+    "cells": _task(cells, ("healthy", "affected"), "specialized", "a star-shaped cell among round ones"),
+    "grade": _task(grade, _numerals[:5], "specialized", "how many cells are star-shaped"),
+    "aerial": _task(aerial, SHAPES, "specialized", "the plan of the houses, from above"),
     "layout": _task(layout, RELATIONS, "structured", "where the small object is, seen from the large one"),
     "count": _task(count, _numerals[1:], "structured", "number of objects"),
     "location": _task(location, _columns, "structured", "column of the largest object, of 16"),

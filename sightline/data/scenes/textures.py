@@ -1,7 +1,7 @@
-"""Textures as shares of a second colour, 0..1, fixed to the object's own coordinates so that they turn with it.
+"""Textures as shares of a second color, 0..1, fixed to the object's own coordinates so that they turn with it.
 
 `wide` is how much of a period one pixel spans: edges are softened over that width, and a texture finer than the pixels
-fades into the mean of its colours instead of flickering.
+fades into the mean of its colors instead of flickering.
 """
 
 from collections.abc import Callable

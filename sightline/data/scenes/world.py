@@ -16,7 +16,7 @@ WAVES = 10  # plane waves that a background is made of
 @dataclass(kw_only=True)
 class Objects:
     """The objects of n scenes in k slots; a later slot lies in front of an earlier one. Positions and radii are shares
-    of the picture's side, angles in radians (clockwise on the screen), colours 0..255."""
+    of the image's side, angles in radians (clockwise on the screen), colors 0..255."""
 
     present: NDArray[np.bool_]  # (n, k), as all below
     shape: Ints
@@ -29,7 +29,7 @@ class Objects:
     phase: Floats  # (n, k, 2), periods
     first: Floats  # (n, k, 3)
     second: Floats  # (n, k, 3)
-    haze: Floats  # share of the sky's colour laid over it, 0..1
+    haze: Floats  # share of the sky's color laid over it, 0..1
     identity: Ints
 
     def take(self, rows: Ints | slice) -> "Objects":
@@ -39,11 +39,11 @@ class Objects:
 
 @dataclass(kw_only=True)
 class World:
-    """n scenes. `subject` is the slot that the label is about (-1: the scene as a whole)."""
+    """n scenes. `target` is the slot that the label is about (-1: the scene as a whole)."""
 
     objects: Objects
-    subject: Ints  # (n,)
-    colours: Floats  # (n, 3, 3), the background's
+    target: Ints  # (n,)
+    colors: Floats  # (n, 3, 3), the background's
     waves: Floats  # (n, WAVES, 4): amplitude, cycles along x, cycles along y, phase
     sharpness: Floats  # (n,), from clouds to hard-edged patches
     horizon: Floats  # (n,), 0 = none, else the share of the height that is sky
@@ -58,7 +58,7 @@ class World:
 
 
 def rgb(hue: Floats, saturation: Floats, value: Floats) -> Floats:
-    """Colours 0..255 on a new last axis."""
+    """Colors 0..255 on a new last axis."""
     sector = (hue[..., None] * 6 + np.array([5.0, 3.0, 1.0])) % 6
     return 255 * value[..., None] * (1 - saturation[..., None] * np.clip(np.minimum(sector, 4 - sector), 0, 1))
 
@@ -70,7 +70,7 @@ def random_objects(draws: Draws, slots: int, prefix: str = "") -> Objects:
         return low + (high - low) * draws.many(prefix + name, slots)
 
     hue, value = u("hue"), u("value", 0.0, 1.0)
-    bright = value < 0.5  # the two colours of a texture always differ in brightness, whichever is the brighter
+    bright = value < 0.5  # the two colors of a texture always differ in brightness, whichever is the brighter
     first = rgb(hue, u("saturation", 0.2, 0.8), np.where(bright, u("light", 0.75, 1.0), u("dark", 0.2, 0.5)))
     turn = hue + u("second hue", 0.15, 0.85)
     second = rgb(
@@ -93,7 +93,7 @@ def random_objects(draws: Draws, slots: int, prefix: str = "") -> Objects:
     )
 
 
-def random_world(draws: Draws, objects: Objects, subject: int) -> World:
+def random_world(draws: Draws, objects: Objects, target: int) -> World:
     """A background, a light and a grain for these objects."""
     n = len(draws.items)
     hue = draws.many("ground hue", 3) * 0.35 + draws.many("ground base", 1)
@@ -101,8 +101,8 @@ def random_world(draws: Draws, objects: Objects, subject: int) -> World:
     angle = draws.uniform("light", 0, 2 * np.pi)
     return World(
         objects=objects,
-        subject=np.full(n, subject, dtype=np.int64),
-        colours=rgb(hue % 1, 0.08 + 0.37 * draws.many("ground saturation", 3), value),
+        target=np.full(n, target, dtype=np.int64),
+        colors=rgb(hue % 1, 0.08 + 0.37 * draws.many("ground saturation", 3), value),
         waves=_waves(draws),
         sharpness=np.exp(draws.uniform("sharpness", np.log(0.5), np.log(6.0))),
         horizon=np.zeros(n),

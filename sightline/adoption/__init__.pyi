@@ -1,0 +1,1 @@
+from .adopt import adopt as adopt

@@ -1,0 +1,121 @@
+"""A live model of another library, used unchanged: wrapped so that features, probes and analyses accept it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from sightline.models.parts import Part
+from sightline.models.taps import Tap, first_tensor
+from sightline.spec import Features, ImageSpec
+
+Hook = tuple[nn.Module, Literal["in", "out"], Callable[[Tensor], Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was found out about an adopted model, under the names of our configurations."""
+
+    library: str
+    kind: Literal["vit", "cnn"]
+    size: tuple[int, int]
+    width: int  # of the tokens or of the last map
+    depth: int  # blocks, or residual units
+    classes: int  # 0: the model puts out features
+    channels: int = 3
+    grid: tuple[int, int] = (1, 1)  # at `size`
+    prefix: int = 0
+    heads: int | None = None
+    patch: tuple[int, int] | None = None
+    pool: str = "gap"
+
+
+class AdoptedModel(nn.Module):
+    """The wrapper. `inner` is the model itself, `config` what was found out, `image` how its images are prepared.
+
+    `model(pixels)` gives logits, `model.features(pixels)` tokens, grid and pooled vector; `sl.record` sees the paths
+    of `model.anatomy()`, which are spelled as in Sightline's own models.
+    """
+
+    def __init__(self, inner: nn.Module, *, config: Facts, image: ImageSpec, parts: tuple[Part, ...]):
+        super().__init__()
+        self.inner, self.config, self.image, self._parts = inner, config, image, parts
+        self.pooled, self.head = Tap(), Tap()
+
+    def anatomy(self) -> tuple[Part, ...]:
+        """The recordable tensors in the order of computation."""
+        return self._parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        said: dict[str, Tensor] = {}
+        with wired([*self.wires(), *self.to_head(said)]):
+            out = first_logits(self.inner(x))
+        self.pooled(said.get("pooled", out).flatten(1))
+        return self.head(out.flatten(1))
+
+    def features(self, x: Tensor) -> Features:
+        """Tokens in raster order, the prefix apart, and what the head sees."""
+        said: dict[str, Tensor] = {}
+        watch: list[Hook] = [(*self.tokens_at(), lambda t: said.update(tokens=t))]
+        with wired([*self.wires(), *watch, *self.to_head(said)]):
+            out = first_logits(self.inner(x))
+        pooled = self.pooled(said.get("pooled", out).flatten(1))
+        return self.arranged(said["tokens"], pooled, (x.shape[2], x.shape[3]))
+
+    def wires(self) -> list[Hook]:
+        """Hooks that feed the taps someone watches."""
+        return []
+
+    def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
+        """Where the last tokens or the last map can be seen."""
+        raise NotImplementedError
+
+    def to_head(self, said: dict[str, Tensor]) -> list[Hook]:
+        """Note what the head sees; a model without head puts just that out."""
+        head = self.classifier_at()
+        return [] if head is None else [(head, "in", lambda t: said.update(pooled=t))]
+
+    def classifier_at(self) -> nn.Module | None:
+        """The layer that makes logits."""
+        raise NotImplementedError
+
+    def arranged(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+        """The last tensor as features."""
+        raise NotImplementedError
+
+
+@contextmanager
+def wired(hooks: list[Hook]) -> Iterator[None]:
+    """Watch modules for the time of one call; nothing stays behind."""
+    with ExitStack() as stack:
+        for module, side, tell in hooks:
+            handle = _watch_in(module, tell) if side == "in" else _watch_out(module, tell)
+            stack.callback(handle.remove)
+        yield
+
+
+def _watch_in(module: nn.Module, tell: Callable[[Tensor], Any]) -> Any:
+    def look(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        tell(first_tensor("", (*args, *kwargs.values())))
+
+    return module.register_forward_pre_hook(look, with_kwargs=True)
+
+
+def _watch_out(module: nn.Module, tell: Callable[[Tensor], Any]) -> Any:
+    def look(module: nn.Module, args: tuple, output: Any) -> None:  # returns None: a value would replace the output
+        tell(first_tensor("", output))
+
+    return module.register_forward_hook(look)
+
+
+def first_logits(output: Any) -> Tensor:
+    """Logits, or the pooled vector of a model without head, from whatever a library returns."""
+    for name in ("logits", "pooler_output"):
+        value = getattr(output, name, None)
+        if isinstance(value, Tensor):
+            return value
+    if isinstance(output, tuple) and len(output) == 2 and all(isinstance(t, Tensor) for t in output):
+        return (output[0] + output[1]) / 2  # two heads in training mode
+    return first_tensor("the model", output)

@@ -1,0 +1,170 @@
+"""What if a skip, a head, a block or a token were not there: the change in accuracy and in every layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
+from sightline.data.datasets import Dataset
+from sightline.evals.accuracy import matched
+from sightline.observe.images import Batch, Data, ImageSource
+from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.select import Layers, Tokens, check_tokens, select_layers
+from sightline.observe.switches import Switch, switch_off
+from sightline.spec import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf(Result):
+    """Accuracy and agreement with the whole model for each thing that was switched off, and CKA layer by layer.
+
+    >>> import numpy as np
+    >>> r = sl.analysis.WhatIf(title="", caption="", off=("block 0",), whole=0.9, accuracy=np.array([0.5]),
+    ...               agreement=np.array([0.6]), similarity=np.ones((1, 2)), layers=("a", "b"))
+    >>> r.summary()["block 0: change in accuracy"]
+    -0.4
+    """
+
+    off: tuple[str, ...]
+    whole: float  # accuracy with everything in place; NaN without labels
+    accuracy: NDArray[np.float64]  # (off,)
+    agreement: NDArray[np.float64]  # (off,), share of images that get the same class as before
+    similarity: NDArray[
+        np.float64
+    ]  # (off, layers), CKA of each layer with itself before; NaN inside a block that is off
+    layers: tuple[str, ...]
+
+    @property
+    def change(self) -> NDArray[np.float64]:
+        """In accuracy."""
+        return self.accuracy - self.whole
+
+    def summary(self) -> dict[str, float]:
+        numbers = {}
+        for i, name in enumerate(self.off):
+            numbers[f"{name}: change in accuracy"] = round(float(self.change[i]), 12)
+            numbers[f"{name}: same answer"] = float(self.agreement[i])
+            numbers[f"{name}: CKA of the last layer"] = float(self.similarity[i, -1])
+        return numbers
+
+
+def what_if(
+    model: nn.Module,
+    data: Data,
+    off: str | Sequence[str],
+    *,
+    layers: Layers = "blocks",
+    tokens: Tokens = "gap",
+    n: int | None = None,
+    batch: int = 64,
+) -> WhatIf:
+    """Switch parts off, one at a time: "block 3", "skip 3" (both of a block), "head 3.1", "token 17" (a patch).
+
+    A block becomes the identity, a head puts out zeros, a token is taken out of the sequence before the first block, a
+    block without skips keeps its branches alone. No weight changes. For a model trained without a skip, as in the
+    paper's figure 8, build it with `no_skip=(3,)`.
+
+    >>> model = sl.build("vit-nano4", classes=10)
+    >>> found = sl.what_if(model, sl.dataset("scenes/shape", num=16, size=32), ["block 2", "head 0.1", "token 5"])
+    >>> found.similarity.shape, float(found.similarity[0, 0].round(6))
+    ((3, 6), 1.0)
+    """
+    s = observe(model)
+    off = (off,) if isinstance(off, str) else tuple(off)
+    switches = [Switch.parse(text, s) for text in off]
+    if not switches:
+        raise ValueError('Nothing is switched off; give names such as "block 3" or "head 3.1".')
+    check_tokens(tokens)
+    study = WhatIfSums(s, select_layers(s, layers), tokens, switches)
+    study.place = class_numbers(s, data)
+    with evaluation_mode(s):
+        for made in ImageSource(data=data, batch=batch, n=n).batches([s], what="what if"):
+            study.add(made)
+    return _result(study, off, {"n": study.images, "batch": batch, "tokens": tokens})
+
+
+def class_numbers(s: ObservedModel, data: Data) -> torch.Tensor | None:
+    """The model's number of each class of a dataset, as `sl.evaluate` matches them; bare labels are numbers already.
+
+    Where the two have different classes, no answer is right or wrong: -1.
+    """
+    if not isinstance(data, Dataset):
+        return None
+    names, count = getattr(s.model, "class_names", None), int(getattr(s.model.config, "classes", 0) or 0)
+    try:
+        return torch.from_numpy(matched(names, count, data)[0])
+    except ValueError:
+        return torch.full((max(len(data.classes), 1),), -1)
+
+
+class WhatIfSums:
+    """Sums over batches for the whole model and for each switch."""
+
+    def __init__(self, s: ObservedModel, names: list[str], tokens: Tokens, switches: list[Switch]):
+        self.target, self.names, self.tokens, self.switches = s, names, tokens, switches
+        self.sums = [Sums(names, names) for _ in switches]
+        self.right = np.zeros(len(switches) + 1)
+        self.same = np.zeros(len(switches))
+        self.images, self.labeled = 0, True
+        self.place: torch.Tensor | None = None  # the model's number of each class of the data
+
+    def answers(self, made: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The predicted classes and the Gram matrix of every layer, from one pass."""
+        said: list[torch.Tensor] = []
+        handle = self.target.model.register_forward_hook(lambda m, a, out: said.append(out))
+        try:
+            grams, _ = flat_grams(self.target, made.images[0], self.names, self.tokens)
+        finally:
+            handle.remove()
+        return said[0].argmax(-1).cpu(), grams
+
+    def add(self, made: Batch) -> None:
+        labels = made.labels.cpu() if made.labels is not None and made.labels.ndim == 1 else None
+        if labels is not None and self.place is not None:
+            labels = self.place[labels] if (self.place >= 0).all() else None
+        self.labeled &= labels is not None
+        whole, before = self.answers(made)
+        self.images += len(made)
+        self.right[-1] += 0 if labels is None else (whole == labels).sum().item()
+        for i, switch in enumerate(self.switches):
+            with switch_off(self.target, switch):
+                answer, after = self.answers(made)
+            self.same[i] += (answer == whole).sum().item()
+            self.right[i] += 0 if labels is None else (answer == labels).sum().item()
+            if len(made) >= SMALLEST:
+                self.sums[i].add(len(made), before, after)
+
+
+def _result(study: WhatIfSums, off: tuple[str, ...], how: dict[str, Any]) -> WhatIf:
+    right = study.right / study.images if study.labeled else np.full(len(off) + 1, np.nan)
+    alike = [_alike(study, i) for i in range(len(off))]
+    return WhatIf(
+        title=f"What if parts of {study.target.name} were switched off",
+        caption=f"Accuracy and CKA with the whole model for {', '.join(off[:4])}: {study.images:,} images.",
+        how=how,
+        off=off,
+        whole=float(right[-1]),
+        accuracy=right[:-1],
+        agreement=study.same / study.images,
+        similarity=np.stack(alike),
+        layers=tuple(study.names),
+    )
+
+
+def _alike(study: WhatIfSums, i: int) -> NDArray[np.float64]:
+    """CKA of each layer with itself; a block that is switched off has no layers."""
+    sums, switch = study.sums[i], study.switches[i]
+    if not sums.images:
+        return np.full(len(study.names), np.nan)
+    found = sums.cka().diagonal().numpy().copy()
+    if switch.kind == "block":
+        parts = study.target.part
+        number = [p.block for p in study.target.parts if p.kind == "probs"][switch.number]
+        gone = [name in parts and parts[name].block == number for name in study.names]
+        found[gone] = np.nan
+    return found

@@ -1,0 +1,155 @@
+"""Local heads see like a CNN's lower layers: CKA of head subsets, from local to global (Raghu et al., figure 5)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sightline.analysis.attention.distance import attention_distance
+from sightline.analysis.embeddings import spearman
+from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
+from sightline.analysis.similarity.measures import gram
+from sightline.evals.interval import Z95
+from sightline.models.taps import record
+from sightline.observe.images import Data, ImageSource
+from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.select import Layers, select_layers
+from sightline.spec import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSubsets(Result):
+    """CKA of subsets of the heads of one block, from the most local to the most global, with layers of a CNN.
+
+    >>> import numpy as np
+    >>> r = sl.analysis.HeadSubsets(title="", caption="", similarity=np.array([[0.6], [0.3]]),
+    ...     distance=np.array([20.0, 90.0]),
+    ...                    subsets=((0,), (1,)), columns=("stages.0.units.0.sum",), block=0)
+    >>> round(r.summary()["rank correlation of CKA and distance, mean"], 6)
+    -1.0
+    """
+
+    similarity: NDArray[np.float64]  # (subsets, layers of the CNN)
+    distance: NDArray[np.float64]  # (subsets,), mean attention distance of the subset in pixels
+    subsets: tuple[tuple[int, ...], ...]  # numbers of the heads
+    columns: tuple[str, ...]
+    block: int
+
+    def ranks(self) -> NDArray[np.float64]:
+        """Spearman's rank correlation of CKA and distance, for each layer of the CNN; C7: clearly below 0."""
+        far = torch.from_numpy(self.distance)
+        return np.array([spearman(torch.from_numpy(c), far) for c in self.similarity.T])
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean of `ranks`, for as many cases as there are subsets without a head in common."""
+        size = max(1, len(self.subsets[0]) if self.subsets else 1)
+        heads = len({h for subset in self.subsets for h in subset})
+        return rank_interval(float(np.mean(self.ranks())), heads // size)
+
+    def summary(self) -> dict[str, float]:
+        low, high = self.interval()
+        return {
+            "rank correlation of CKA and distance, mean": float(np.mean(self.ranks())),
+            "rank correlation, lower end of its 95 % interval": low,
+            "rank correlation, upper end of its 95 % interval": high,
+            "most local subset, mean CKA": float(self.similarity[0].mean()),
+            "most global subset, mean CKA": float(self.similarity[-1].mean()),
+        }
+
+
+def rank_interval(rank: float, cases: int) -> tuple[float, float]:
+    """95 % interval of a rank correlation by Fisher's z with the error of Bonett & Wright (2000); NaN under 4 cases."""
+    if cases < 4 or not abs(rank) <= 1:
+        return math.nan, math.nan
+    z = math.atanh(min(max(rank, -1 + 1e-12), 1 - 1e-12))
+    half = Z95 * math.sqrt((1 + rank**2 / 2) / (cases - 3))
+    return math.tanh(z - half), math.tanh(z + half)
+
+
+def head_subsets(
+    model: nn.Module,
+    cnn: nn.Module,
+    data: Data,
+    *,
+    block: int = 0,
+    size: int | None = None,
+    layers: Layers | None = None,
+    n: int | None = None,
+    batch: int = 128,
+) -> HeadSubsets:
+    """Heads of one block, sorted by attention distance, `size` neighbors at a time, against lower layers of a CNN.
+
+    The paper does not say how large its subsets are; here it is a quarter of the heads, at least one. By default the
+    CNN's layers are the outputs of its units in the first two stages. What a head found is taken before the heads are
+    mixed, all tokens.
+
+    >>> vit, cnn = sl.build("vit-nano4", classes=0), sl.build("bit-nano", classes=0)
+    >>> found = sl.analysis.head_subsets(vit, cnn, sl.dataset("scenes/shape", num=16, size=32))
+    >>> found.similarity.shape, bool(found.distance[0] <= found.distance[-1])
+    ((4, 2), True)
+    """
+    s, other = observe(model), observe(cnn)
+    far = attention_distance(s, data, n=n, batch=min(batch, 32)).pixels
+    if not -len(far) <= block < len(far):
+        raise ValueError(f"{s.name} has blocks 0 to {len(far) - 1}; there is no block {block}.")
+    block %= len(far)
+    order = np.argsort(far[block], kind="stable")
+    size = max(1, len(order) // 4) if size is None else size
+    if not 1 <= size <= len(order):
+        raise ValueError(f"A subset has 1 to {len(order)} heads; got {size}.")
+    subsets = [tuple(sorted(int(h) for h in order[i : i + size])) for i in range(len(order) - size + 1)]
+    columns = _lower(other) if layers is None else select_layers(other, layers)
+    path = [p.path for p in s.parts if p.kind == "heads"][block]
+    watch = HeadGrams(s, path, subsets)
+    sums = Sums([str(h) for h in subsets], columns)
+    with evaluation_mode(s, other):
+        for made in ImageSource(data=data, batch=batch, n=n).batches([s, other], what="head subsets"):
+            if len(made) >= SMALLEST:
+                sums.add(len(made), watch(made.images[0]), flat_grams(other, made.images[1], columns, "all")[0])
+    distance = np.array([far[block][list(h)].mean() for h in subsets])
+    about = {"n": sums.images, "batch": batch, "size": size, "tokens": "all", "block": block}
+    return _result(s, other, sums, (tuple(subsets), distance), about)
+
+
+def _lower(s: ObservedModel) -> list[str]:
+    """Outputs of the units of the first two stages, at most the five of the paper's figure."""
+    names = [p.path for p in s.block_outputs if p.stage is not None and p.stage < 2]
+    if not names:
+        raise ValueError(f"{s.name} has no stages: name the layers to compare the heads with.")
+    return names[:5]
+
+
+class HeadGrams:
+    """Gram matrices of subsets of heads: the sum of those of the heads, so each head is multiplied once."""
+
+    def __init__(self, s: ObservedModel, path: str, subsets: list[tuple[int, ...]]):
+        self.target, self.path, self.subsets = s, path, subsets
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        def keep(path: str, value: Tensor) -> list[Tensor]:
+            return [gram(head.detach().flatten(1)) for head in value.unbind(1)]
+
+        with record(self.target.model, self.path, keep=keep) as tape:
+            self.target.model(images)
+        return {str(h): torch.stack([tape[self.path][i] for i in h]).sum(0) for h in self.subsets}
+
+
+def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how: dict[str, Any]) -> HeadSubsets:
+    subsets, distance = heads
+    return HeadSubsets(
+        title=f"Heads of block {how['block']} of {s.name} against {other.name}",
+        caption=(
+            f"CKA of every {how['size']} neighboring heads, from local to global, with "
+            f"{len(sums.columns or ())} lower layers of the CNN: {how['n']:,} images."
+        ),
+        how=how,
+        similarity=sums.cka().numpy(),
+        distance=distance,
+        subsets=subsets,
+        columns=tuple(sums.columns or ()),
+        block=how["block"],
+    )

@@ -1,0 +1,121 @@
+"""Which inductive biases a model has, measured: locality, equivariance, invariance, order (R1 to R7, R36).
+
+Equivariant: the output moves along with the input. Invariant: it stays. One of the sources mixes the two up and calls a
+CNN equivariant because of max pooling; here convolution is equivariant and pooling partly invariant.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sightline.analysis.equivariance import equivariance_error, invariance_error, permute_patches
+from sightline.analysis.receptive_fields import receptive_field
+from sightline.observe.images import Data, ImageSource
+from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.spec import Result
+
+# component: entities, relations, inductive bias, invariance (Battaglia et al. 2018, table 1)
+RELATIONAL_BIASES = {
+    "fully connected": ("units", "all-to-all", "weak", "-"),
+    "convolutional": ("grid elements", "local", "locality", "spatial translation"),
+    "recurrent": ("timesteps", "sequential", "sequentiality", "time translation"),
+    "graph network": ("nodes", "edges", "arbitrary", "node, edge permutations"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InductiveBias(Result):
+    """What is built into a model, as numbers; errors are relative, 0 means that the property holds exactly.
+
+    >>> r = sl.analysis.InductiveBias(title="", caption="", locality_first=0.9, locality_last=0.2, equivariance=0.0,
+    ...                    equivariance_off_grid=0.1, invariance=0.5, permutation=1.0, permutation_pooled=0.7)
+    >>> r.summary()["equivariance error"]
+    0.0
+    >>> r.relational["convolutional"]  # entities, relations, bias, invariance
+    ('grid elements', 'local', 'locality', 'spatial translation')
+    """
+
+    locality_first: float  # mass of the receptive field of the first block within an eighth of the image's width
+    locality_last: float  # the same of the last block
+    equivariance: float  # feature map against shifted image, shift of one cell, away from the border
+    equivariance_off_grid: float  # the same by half a cell each way, maps compared without moving: 0 is impossible
+    invariance: float  # pooled features against shifted image
+    permutation: float  # tokens after permuting the patches, against permuted tokens; NaN without patches
+    permutation_pooled: float  # pooled features after permuting the patches: 0 where order is not seen
+    relational: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(RELATIONAL_BIASES))  # R2, for reference
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "locality of the first block": self.locality_first,
+            "locality of the last block": self.locality_last,
+            "equivariance error": self.equivariance,
+            "change of the map by half a cell": self.equivariance_off_grid,
+            "invariance error": self.invariance,
+            "permutation error of tokens": self.permutation,
+            "permutation error of pooled features": self.permutation_pooled,
+        }
+
+
+def inductive_bias(model: nn.Module, data: Data, *, n: int = 16, seed: int = 0) -> InductiveBias:
+    """Measure the priors of a model on images: none of the numbers is read off its architecture.
+
+    >>> report = sl.analysis.inductive_bias(sl.build("bit-nano", classes=0), sl.dataset("scenes/shape", num=4,
+    ...     size=32), n=4)
+    >>> report.locality_first > report.locality_last, report.invariance < report.permutation_pooled
+    (True, True)
+    """
+    s = observe(model)
+    with evaluation_mode(s):
+        images = torch.cat([b.images[0] for b in ImageSource(data=data, batch=n, n=n, seed=seed).batches([s])])
+        cell = (round(s.patch[0]), round(s.patch[1]))
+        half = (max(1, cell[0] // 2), max(1, cell[1] // 2))
+        border = min(1, (min(s.grid) - 3) // 2)
+        moved = (
+            equivariance_error(_maps(s), images, shift=cell, border=max(border, 0)) if min(s.grid) > 2 else float("nan")
+        )
+        stays, off = invariance_error(_pooled(s), images, shift=cell), invariance_error(_maps(s), images, shift=half)
+        tokens, pooled = permuted(s, images, cell, seed)
+    fields = receptive_field(s.model, images.detach().clone(), n=min(n, 8), seed=seed)
+    near = [within(torch.from_numpy(m), tuple(c), s.image.size[1] / 8) for m, c in zip(fields.maps, fields.centers)]
+    return InductiveBias(
+        title=f"Priors of {s.name}",
+        caption=(
+            f"Locality, shift and permutation behavior of {s.name}, measured on {len(images)} images; shifts by one "
+            f"cell of {cell[0]} x {cell[1]} pixels around the border."
+        ),
+        how={"n": len(images), "seed": seed, "shift": cell, "border": border},
+        locality_first=near[0],
+        locality_last=near[-1],
+        equivariance=moved,
+        equivariance_off_grid=off,
+        invariance=stays,
+        permutation=tokens,
+        permutation_pooled=pooled,
+    )
+
+
+def _maps(s: ObservedModel):  # type: ignore[no-untyped-def]
+    return lambda x: s.model.features(x).map  # type: ignore[operator]
+
+
+def _pooled(s: ObservedModel):  # type: ignore[no-untyped-def]
+    return lambda x: s.model.features(x).pooled  # type: ignore[operator]
+
+
+def within(field: Float[Tensor, "y x"], center: tuple[float, ...], radius: float) -> float:
+    """Mass of a receptive field within a radius of its cell's center."""
+    y = torch.arange(field.shape[0]) + 0.5 - center[0]
+    x = torch.arange(field.shape[1]) + 0.5 - center[1]
+    return field[torch.hypot(y[:, None], x[None, :]) <= radius].sum().item()
+
+
+def permuted(s: ObservedModel, images: Tensor, cell: tuple[int, int], seed: int) -> tuple[float, float]:
+    """Relative change of tokens (against permuted tokens) and of pooled features when patches change places."""
+    if any(size != c * g for size, c, g in zip(images.shape[2:], cell, s.grid)):  # cells that do not tile the image
+        return float("nan"), float("nan")
+    mixed, order = permute_patches(images, cell, seed=seed)
+    before, after = s.model.features(images), s.model.features(mixed)  # type: ignore[operator]
+    tokens = (after.tokens - before.tokens[:, order]).norm() / before.tokens.norm()
+    return tokens.item(), ((after.pooled - before.pooled).norm() / before.pooled.norm()).item()

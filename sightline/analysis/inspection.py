@@ -1,0 +1,154 @@
+"""`sl.look` and `sl.compare`: every analysis that applies, one file each, taken up again where it stopped."""
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from sightline.analysis.catalog import LOOK, Analysis, Inspection, about, comparison, inspection
+from sightline.data.datasets import Dataset
+from sightline.spec import Result, atomic
+
+log = logging.getLogger("sightline.analysis")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The fate of one analysis.
+
+    >>> sl.analysis.Outcome(name="rollout", state="does not apply", why="a CNN has no attention").ok
+    True
+    """
+
+    name: str
+    state: Literal["done", "kept", "does not apply", "failed"]  # kept: an earlier call had done it
+    why: str = ""
+    path: str = ""
+    seconds: float = 0.0
+    numbers: dict[str, float | None] | None = None  # of the summary; None where undefined, as JSON knows no NaN
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state != "failed"
+
+
+def look(
+    model: nn.Module,
+    data: Dataset,
+    out: str | Path,
+    *,
+    only: Sequence[str] = (),
+    n: int = 256,
+    seed: int = 0,
+    name: str = "",
+) -> list[Outcome]:
+    """Every analysis that applies to a model, on up to `n` images, one `.npz` each in the folder `out`.
+
+    `only` names some of them. What an earlier call has finished for the same model, images and settings is kept.
+    What does not apply is listed with its reason, what fails with its error; the others go on. `name` is what a report
+    calls the model.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     rows = sl.look(sl.build("bit-nano", classes=5), sl.dataset("scenes/shape", num=8, size=32), out,
+    ...                    only=["cka", "rollout"])
+    >>> [(row.name, row.state) for row in rows]
+    [('cka', 'done'), ('rollout', 'does not apply')]
+    """
+    return _all(inspection((model,), data, n, seed, (name,) if name else ()), LOOK, Path(out), only)
+
+
+def compare(
+    a: nn.Module,
+    b: nn.Module,
+    data: Dataset,
+    out: str | Path,
+    *,
+    only: Sequence[str] = (),
+    n: int = 256,
+    seed: int = 0,
+    names: Sequence[str] = (),
+) -> list[Outcome]:
+    """Every analysis of two models side by side, as `look` does it; each model prepares its own images.
+
+    `names` are what a report calls the two models.
+
+    >>> import tempfile
+    >>> a, b = sl.build("vit-nano4", classes=5), sl.build("bit-nano", classes=5)
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     rows = sl.compare(a, b, sl.dataset("scenes/shape", num=8, size=32), out, only=["cka-pooled"])
+    >>> rows[0].state
+    'done'
+    """
+    return _all(inspection((a, b), data, n, seed, names), comparison(), Path(out), only)
+
+
+def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[str]) -> list[Outcome]:
+    unknown = [name for name in only if name not in catalog]
+    if unknown:
+        raise ValueError(f"There is no analysis {', '.join(map(repr, unknown))}; there is {', '.join(catalog)}.")
+    out.mkdir(parents=True, exist_ok=True)
+    key = fingerprint(t)
+    rows = [_one(name, catalog[name], t, out, key) for name in catalog if not only or name in only]
+    summary = [{"name": r.name, "state": r.state, "why": r.why, "numbers": r.numbers} for r in rows]
+    with atomic(out / "summary.json") as partial:
+        partial.write_text(json.dumps(summary, indent=1, default=float) + "\n")
+    return rows
+
+
+def _one(name: str, analysis: Analysis, t: Inspection, out: Path, key: str) -> Outcome:
+    """One analysis: refused with a reason, found finished, or run. A failure is noted and does not stop the others."""
+    path = out / f"{name}.npz"
+    reason = analysis.refuses(t)
+    if reason is not None:
+        return Outcome(name=name, state="does not apply", why=reason)
+    done = _kept(path, key)
+    if done is not None:
+        return Outcome(name=name, state="kept", path=path.name, numbers=numbers(done))
+    begun = time.monotonic()
+    try:
+        found = analysis.run(t)
+    except (ValueError, RuntimeError, LookupError, TypeError, ArithmeticError) as error:
+        log.warning("%s failed: %s", name, error)
+        return Outcome(name=name, state="failed", why=" ".join(str(error).split()))
+    found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)
+    found.save(path)
+    spent = round(time.monotonic() - begun, 2)
+    return Outcome(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
+
+
+def numbers(found: Result) -> dict[str, float | None]:
+    """The summary, fit for JSON."""
+    return {name: float(v) if math.isfinite(v) else None for name, v in found.summary().items()}
+
+
+def _kept(path: Path, key: str) -> Result | None:
+    """A finished result of the same question."""
+    if not path.exists():
+        return None
+    try:
+        found = Result.load(path)
+    except ValueError:
+        return None
+    return found if found.how.get("key") == key else None
+
+
+def fingerprint(t: Inspection) -> str:
+    """What a result depends on: weights, architecture, images, number and seed."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((t.n, t.seed, t.data.fingerprint(), t.names)).encode())
+    for s in t.models:
+        digest.update(repr((s.name, s.image, getattr(s.model, "config", None))).encode())
+        for name, value in s.model.state_dict().items():
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,113 @@
+"""Whether a map tells the truth: deletion and insertion, scrambled weights, and the mass that lies on the object."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sightline.analysis.embeddings import spearman
+from sightline.observe.model import ObservedModel
+from sightline.spec import Result
+
+BLUR = 8  # a blurred image has lost all detail finer than an eighth of its side
+
+
+def blurred(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """The image without its content: averaged over large cells and spread out again."""
+    small = F.adaptive_avg_pool2d(images, (min(BLUR, images.shape[2]), min(BLUR, images.shape[3])))
+    for _ in range(2):
+        small = F.avg_pool2d(F.pad(small, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    return F.interpolate(small, size=images.shape[2:], mode="bilinear")
+
+
+def curves(
+    s: ObservedModel,
+    images: Float[Tensor, "b c y x"],
+    classes: Int[Tensor, " b"],
+    maps: Float[Tensor, "b i j"],
+    steps: int = 16,
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """Deletion and insertion: mean probability of the class over `steps` shares of the cells, best first."""
+    if isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"steps is a whole number from 1 up; got {steps!r}.")
+    rank = maps.flatten(1).argsort(1, descending=True).argsort(1).view_as(maps)
+    cells, base = maps[0].numel(), blurred(images)
+    sums = torch.zeros(2, len(images), dtype=torch.float64)
+    for step in range(steps + 1):
+        taken = (rank < round(cells * step / steps)).to(images)[:, None]
+        mask = F.interpolate(taken, size=images.shape[2:], mode="nearest")
+        for i, share in enumerate((mask, 1 - mask)):  # deletion blurs what is taken, insertion all else
+            probability = s.model(images * (1 - share) + base * share).softmax(-1)
+            sums[i] += probability.gather(1, classes[:, None])[:, 0].double().cpu()
+    return sums[0] / (steps + 1), sums[1] / (steps + 1)
+
+
+def randomized_copy(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The same model with the values of every parameter in random order: same statistics, nothing learned."""
+    twin = copy.deepcopy(model)
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in twin.parameters():
+            order = torch.randperm(p.numel(), generator=random).to(p.device)
+            p.copy_(p.flatten()[order].view_as(p))
+    return twin
+
+
+def rank_agreement(maps: Float[Tensor, "b i j"], others: Float[Tensor, "b i j"]) -> Float[Tensor, " b"]:
+    """Rank correlation of two maps of each image; NaN where one of them is flat."""
+    return torch.tensor([spearman(a.flatten().cpu(), b.flatten().cpu()) for a, b in zip(maps, others)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectMass(Result):
+    """Share of a map's mass that lies on the object, against the object's share of the area (V14).
+
+    >>> import numpy as np
+    >>> r = sl.analysis.ObjectMass(title="", caption="", mass=np.array([0.6, 0.4]), area=np.array([0.2, 0.2]))
+    >>> r.summary()["mass over area"]
+    2.5
+    """
+
+    mass: NDArray[np.float64]  # (images,)
+    area: NDArray[np.float64]
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "mass on the object": float(self.mass.mean()),
+            "area of the object": float(self.area.mean()),
+            "mass over area": float(self.mass.mean() / self.area.mean()),
+            "images where mass exceeds area": float((self.mass > self.area).mean()),
+        }
+
+
+def object_mass(maps: Float[Any, "b i j"], masks: Bool[Any, "b y x"]) -> ObjectMass:
+    """How much of each map lies on the object, whose pixels are given by masks.
+
+    >>> import numpy as np
+    >>> mask = np.zeros((1, 4, 4), bool); mask[0, :2, :2] = True
+    >>> found = sl.analysis.object_mass(np.array([[[1.0, 0.0], [0.0, 0.0]]]), mask)
+    >>> found.mass.tolist(), found.area.tolist()
+    ([1.0], [0.25])
+    """
+    m, inside = torch.as_tensor(np.asarray(maps)), torch.as_tensor(np.asarray(masks))
+    if m.ndim != 3 or inside.ndim != 3 or len(m) != len(inside):
+        raise ValueError(f"Maps (b, i, j) and masks (b, y, x) of the same images; got {m.shape} and {inside.shape}.")
+    if not (m.double().sum((1, 2)) > 0).all():
+        raise ValueError("A map without any mass lies nowhere.")
+    share = F.adaptive_avg_pool2d(inside.double()[:, None], (m.shape[1], m.shape[2]))[
+        :, 0
+    ]  # of each cell that is object
+    mass = (m.double() * share).sum((1, 2)) / m.double().sum((1, 2))
+    return ObjectMass(
+        title="Mass on the object",
+        caption=f"Share of the map on the object's pixels against its share of the area, {len(m)} images.",
+        how={"n": len(m)},
+        mass=mass.numpy(),
+        area=inside.double().mean((1, 2)).numpy(),
+    )

@@ -1,0 +1,139 @@
+"""What data, size or fine-tuning change: CKA by block against one reference model (Raghu et al., figures 12, G)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sightline.analysis.similarity.cka import cka
+from sightline.data.datasets import Dataset
+from sightline.observe.images import Data
+from sightline.observe.select import Tokens
+from sightline.spec import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSimilarity(Result):
+    """CKA of each block of several models with the same block of a reference: all the data, or before tuning.
+
+    >>> import numpy as np
+    >>> r = sl.analysis.BlockSimilarity(title="", caption="", models=("3 %",), similarity=np.array([[0.9, 0.4]]),
+    ...                        band=np.zeros((1, 2)), depth=np.array([[0.0, 1.0]]))
+    >>> r.summary()["3 %: lower half minus upper half"]
+    0.5
+    """
+
+    models: tuple[str, ...]
+    similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN behind the last block of a shallower one
+    band: NDArray[np.float64]
+    depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
+
+    def summary(self) -> dict[str, float]:
+        numbers = {}
+        for name, row in zip(self.models, self.similarity):
+            row = row[np.isfinite(row)]
+            half = max(1, len(row) // 2)
+            numbers[f"{name}: mean"] = float(row.mean())
+            numbers[f"{name}: lower half minus upper half"] = (
+                float(row[:half].mean() - row[half:].mean()) if len(row) > 1 else 0.0
+            )
+        return numbers
+
+
+def block_similarity(
+    models: Mapping[str, nn.Module],
+    reference: nn.Module,
+    data: Data,
+    *,
+    tokens: Tokens = "all",
+    n: int | None = None,
+    batch: int = 256,
+    repeats: int = 1,
+    seed: int = 0,
+) -> BlockSimilarity:
+    """CKA by block between each of the models and the reference, on the same images.
+
+    Serves three questions: fractions of the data against all of it, other sizes of model, before and after fine-tuning.
+    Models of another depth are compared at the nearest relative depth; for every pair of layers see `sl.cka`.
+
+    >>> full, half = sl.build("vit-nano4", classes=0, seed=1), sl.build("vit-nano4", classes=0, depth=3)
+    >>> found = sl.analysis.block_similarity({"half": half, "itself": full}, full, sl.dataset("scenes/shape",
+    ...     num=16, size=32))
+    >>> found.similarity.shape, found.similarity[1].round(6).tolist()
+    ((2, 6), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    """
+    if not models:
+        raise ValueError("There is no model to compare with the reference.")
+    rows, bands, depths = [], [], []
+    for model in models.values():
+        found = cka(
+            model, reference, data, layers="blocks", tokens=tokens, batch=batch, n=n, repeats=repeats, seed=seed
+        )
+        mine, theirs = len(found.rows), len(found.columns)
+        depth = np.arange(mine) / max(mine - 1, 1)
+        match = np.rint(depth * (theirs - 1)).astype(int)
+        rows.append(found.similarity[np.arange(mine), match])
+        bands.append(found.band[np.arange(mine), match])
+        depths.append(depth)
+    return BlockSimilarity(
+        title="Similarity to the reference, by block",
+        caption=f"CKA of each block with the reference's at the same depth: {found.how['n']:,} images.",
+        how={"n": found.how["n"], "batch": batch, "repeats": repeats, "seed": seed, "tokens": tokens},
+        models=tuple(models),
+        similarity=padded(rows),
+        band=padded(bands),
+        depth=padded(depths),
+    )
+
+
+def frequency_similarity(
+    model: nn.Module,
+    reference: nn.Module,
+    data: Dataset,
+    counts: Sequence[int],
+    *,
+    groups: int = 3,
+    tokens: Tokens = "all",
+    n: int | None = None,
+    batch: int = 256,
+) -> BlockSimilarity:
+    """CKA by block with the reference, on the images of frequent and of rare classes apart (R85).
+
+    `counts`: how many images of each class the model was trained on, `train.counts()` of an imbalanced dataset. The
+    classes are sorted by it and parted into `groups` of equal number. `n` images of each group are taken.
+
+    >>> data = sl.dataset("scenes/shape", num=120, size=32)
+    >>> a, b = (sl.build("vit-nano4", depth=2, seed=seed) for seed in (0, 1))
+    >>> found = sl.analysis.frequency_similarity(a, b, data, data.imbalanced(10).counts(), groups=2)
+    >>> found.models
+    ('most frequent classes', 'rarest classes')
+    """
+    if data.labels.ndim != 1 or len(counts) != len(data.classes):
+        raise ValueError(f"One count for each of the {len(data.classes)} classes is needed; got {len(counts)}.")
+    if not 1 < groups <= len(counts):
+        raise ValueError(f"{len(counts)} classes are parted into 2 to {len(counts)} groups; got {groups}.")
+    order = np.argsort(-np.asarray(counts), kind="stable")
+    rows = []
+    for part in np.array_split(order, groups):
+        images = data.subset(indices=np.flatnonzero(np.isin(data.labels, part)))
+        rows.append(block_similarity({"": model}, reference, images, tokens=tokens, n=n, batch=batch))
+    between = [f"classes, group {i + 1} of {groups}" for i in range(1, groups - 1)]
+    return replace(
+        rows[0],
+        title="Similarity to the reference, by frequency of the class",
+        caption=f"CKA of each block with the reference's, on images of {groups} groups of classes by frequency.",
+        how={**rows[0].how, "n": tuple(r.how["n"] for r in rows), "groups": groups},
+        models=("most frequent classes", *between, "rarest classes"),
+        similarity=np.concatenate([r.similarity for r in rows]),
+        band=np.concatenate([r.band for r in rows]),
+        depth=np.concatenate([r.depth for r in rows]),
+    )
+
+
+def padded(rows: list[NDArray]) -> NDArray[np.float64]:
+    out = np.full((len(rows), max(map(len, rows))), np.nan)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out

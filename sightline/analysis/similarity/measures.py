@@ -1,0 +1,150 @@
+"""How alike two sets of features are: HSIC, CKA, mutual neighbors. Pure functions of tensors.
+
+    K = X X',  K^ = U-centered K,  HSIC_1(K, L) = <K^, L^> / (m (m - 3))      (Song et al. 2012; Székely & Rizzo 2014)
+    CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))                           (Kornblith et al. 2019; Nguyen et al. 2020)
+
+Features that share a large mean (norms with a bias, ReLU, registers) are centered first. HSIC does not change by that,
+but float32 does: they lose all their digits in the Gram matrix otherwise.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+SLICE = 1 << 14  # features that are multiplied at a time: sums of float32 products stay short
+BLOCK = 1 << 12  # features that are centered and multiplied at a time: their copy stays in the cache
+
+
+def gram(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
+    """The Gram matrix of centered features in float64, from products in the type of x.
+
+    To center the features costs a third of the product, to center the Gram matrix nothing. It is as exact, as long as
+    the mean that is taken off is no larger than what stays; otherwise the features are centered after all.
+    """
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    raw = product(x)
+    rows = raw.mean(0)
+    k = raw - rows - rows[:, None] + rows.mean()
+    return k if k.trace() >= raw.trace() / 2 else centered_product(x)
+
+
+def product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
+    """X X' in float64. It is symmetric, so not all of it is computed.
+
+    NumPy sees that both factors are one matrix and computes half of it, which torch does not know how to do. With
+    several threads it is torch: NumPy's threads would wait, and spin, while the model runs.
+    """
+    half = len(x) // 2
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and torch.get_num_threads() == 1:
+        rows = x.detach().numpy()
+        return torch.from_numpy(np.dot(rows, rows.T)).double()
+    if half < 32:
+        return sum_of(part @ part.mT for part in x.split(SLICE, dim=1))
+    top = sum_of(part[:half] @ part.mT for part in x.split(SLICE, dim=1))
+    rest = sum_of(part @ part.mT for part in x[half:].split(SLICE, dim=1))
+    return torch.cat([top, torch.cat([top[:, half:].mT, rest], dim=1)])
+
+
+def centered_product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
+    """The same of centered features, whatever their mean is; all blocks share one scratch for the centered copy."""
+    scratch = x.new_empty(len(x) * min(BLOCK, x.shape[1]))
+
+    def block(part: Tensor) -> Tensor:
+        centered = torch.sub(part, part.mean(0), out=scratch[: part.numel()].view(part.shape))
+        return centered @ centered.mT
+
+    return sum_of(block(part) for part in x.split(BLOCK, dim=1))
+
+
+def sum_of(parts: Iterable[Tensor]) -> Tensor:
+    """In float64."""
+    total: Any = 0
+    for part in parts:
+        total = total + part.double()
+    return total
+
+
+def u_center(gram: Float[Tensor, "*l m m"]) -> Float[Tensor, "*l m m"]:
+    """U-centered Gram matrices: <u_center(K), u_center(L)> / m(m-3) is the unbiased HSIC_1.
+
+    >>> import torch
+    >>> x = torch.rand(5, 2)
+    >>> k = sl.analysis.u_center(x @ x.mT)
+    >>> k.sum(0).abs().max().item() < 1e-5, k.diagonal().any().item()
+    (True, False)
+    """
+    m = gram.shape[-1]
+    if m < 4:
+        raise ValueError(f"The unbiased HSIC needs at least 4 rows; got {m}.")
+    off = 1 - torch.eye(m, dtype=gram.dtype, device=gram.device)
+    k = gram * off
+    rows = k.sum(-1, keepdim=True) / (m - 2)
+    whole = k.sum((-1, -2), keepdim=True) / ((m - 1) * (m - 2))
+    return (k - rows - rows.mT + whole) * off
+
+
+def _checked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    if x.ndim < 2 or y.ndim < 2 or len(x) != len(y):
+        raise ValueError(f"Two sets of features of the same rows are needed; got {tuple(x.shape)}, {tuple(y.shape)}.")
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise ValueError("The features hold NaN or infinite values.")
+    return x.flatten(1).double(), y.flatten(1).double()
+
+
+def hsic(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
+    """HSIC of the linear kernels of two sets of features, rows first: unbiased HSIC_1, or the biased HSIC_0.
+
+    >>> import torch
+    >>> x = torch.tensor([[1., 0], [0, 1], [1, 1], [2, 0], [0, 2], [2, 1]])
+    >>> y = torch.tensor([[1.], [2], [3], [4], [5], [7]])
+    >>> round(sl.analysis.hsic(x, y), 7), round(sl.analysis.hsic(x, y, biased=True), 7)
+    (0.1111111, 1.1777778)
+    """
+    x, y = _checked(x, y)
+    k, l = gram(x), gram(y)
+    m = len(k)
+    if biased:  # centered features have centered Gram matrices
+        if m < 2:
+            raise ValueError(f"The biased HSIC needs at least 2 rows; got {m}.")
+        return ((k * l).sum() / (m - 1) ** 2).item()
+    return ((u_center(k) * u_center(l)).sum() / (m * (m - 3))).item()
+
+
+def linear_cka(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
+    """CKA of two sets of features, rows first. Unbiased: about 0 for unrelated features, and it may be below 0.
+
+    >>> import torch
+    >>> x = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
+    >>> round(sl.analysis.linear_cka(x, 3 * x + 1000), 4), abs(sl.analysis.linear_cka(x, x.flip(0))) < 0.2
+    (1.0, True)
+    """
+    scale = hsic(x, x, biased=biased) * hsic(y, y, biased=biased)
+    return hsic(x, y, biased=biased) / scale**0.5 if scale > 0 else float("nan")
+
+
+def neighbors(gram: Float[Tensor, "*l m m"], k: int) -> Float[Tensor, "*l m m"]:
+    """1 where column j is one of the k nearest rows of row i, from the Gram matrix alone; 0 elsewhere."""
+    square = gram.diagonal(dim1=-2, dim2=-1)
+    distance = square[..., :, None] + square[..., None, :] - 2 * gram
+    distance.diagonal(dim1=-2, dim2=-1).fill_(float("inf"))
+    nearest = distance.topk(k, largest=False).indices
+    return torch.zeros_like(gram, dtype=torch.float32).scatter_(-1, nearest, 1.0)
+
+
+def mutual_knn(x: Tensor, y: Tensor, *, k: int = 10) -> float:
+    """Share of the k nearest neighbors that a row has in both sets of features (Huh et al. 2024); chance: k / (m - 1).
+
+    >>> import torch
+    >>> x = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
+    >>> sl.analysis.mutual_knn(x, x + 5), sl.analysis.mutual_knn(x, x.flip(0)) < 0.4
+    (1.0, True)
+    """
+    x, y = _checked(x, y)
+    if not 0 < k < len(x):
+        raise ValueError(f"k lies between 1 and {len(x) - 1}, the other rows there are; got {k}.")
+    both = neighbors(gram(x), k) * neighbors(gram(y), k)
+    return (both.sum() / (k * len(x))).item()

@@ -1,0 +1,278 @@
+"""What training may do to an image: a frozen record of settings, and pure functions keyed by (seed, epoch, index)."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
+from torch import Tensor
+
+from sightline.data.augment.randaugment import OPERATIONS, apply
+from sightline.data.draws import Draws, Number, generator
+from sightline.data.images import KERNELS, Pixels
+from sightline.spec import ImageSpec
+
+TRIES = 10  # of the inception crop, before it falls back to the center
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Settings of the training transform, in the order in which they apply. The defaults are the inception crop and a
+    flip, as in the ViT and BiT papers; `None` or 0 switches a step off.
+
+    >>> sl.data.Augment(randaugment=(2, 10), mixup=0.2).crop_area
+    (0.05, 1.0)
+    >>> sl.data.Augment(erase=2.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: Augment(erase=2.0): a probability lies between 0 and 1.
+    """
+
+    crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # share of the image's area (ViT, code of appendix B.1.1)
+    crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop before it becomes a square
+    crop_side: Number | None = None  # instead of crop_area: a window of this share of both sides (BiT: 128 of 160)
+    flip: bool = True
+    shift: Number = 0.0  # moved by up to this share of the side, borders mirrored: what small images get for a crop
+    randaugment: tuple[int, Number] | None = None  # operations per image, magnitude 0..10
+    jitter: Number | tuple[Number, Number, Number, Number] = 0.0  # brightness, contrast, saturation, hue (<= 0.5)
+    erase: Number = 0.0  # probability of one erased rectangle
+    mixup: Number = 0.0  # alpha of Beta(alpha, alpha); one draw per batch, labels become shares of classes
+    cutmix: Number = 0.0  # the same; with both, a coin per batch decides
+    repeats: int = 1  # each image so many times in a row, each time drawn anew (repeated augmentation)
+
+    def __post_init__(self) -> None:
+        low, high = self.crop_area or (1.0, 1.0)
+        _need(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
+        low, high = self.crop_ratio
+        _need(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
+        side = 1.0 if self.crop_side is None else self.crop_side
+        _need(0 < side <= 1, f"crop_side={self.crop_side}", "expected a share of the side, 0 < crop_side <= 1")
+        both = self.crop_side is not None and self.crop_area is not None
+        _need(
+            not both, f"crop_area={self.crop_area}, crop_side={self.crop_side}", "give one of them, the other as None"
+        )
+        _need(0 <= self.shift < 1, f"shift={self.shift}", "expected a share of the side, 0 <= shift < 1")
+        count, level = self.randaugment or (0, 0)
+        _need(
+            count >= 0 and 0 <= level <= 10, f"randaugment={self.randaugment}", "expected (operations, magnitude 0..10)"
+        )
+        _need(all(j >= 0 for j in self.jitters), f"jitter={self.jitter}", "expected numbers of at least 0")
+        _need(self.jitters[3] <= 0.5, f"jitter={self.jitter}", "a hue turns by at most 0.5 of the circle")
+        _need(0 <= self.erase <= 1, f"erase={self.erase}", "a probability lies between 0 and 1")
+        _need(self.mixup >= 0, f"mixup={self.mixup}", "the alpha of a Beta is at least 0")
+        _need(self.cutmix >= 0, f"cutmix={self.cutmix}", "the alpha of a Beta is at least 0")
+        _need(self.repeats >= 1, f"repeats={self.repeats}", "expected at least 1")
+
+    @property
+    def jitters(self) -> tuple[Number, Number, Number, Number]:
+        """Brightness, contrast, saturation, hue. One number stands for the first three."""
+        return self.jitter if isinstance(self.jitter, tuple) else (self.jitter, self.jitter, self.jitter, 0.0)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the labels of a batch come as shares of classes."""
+        return self.mixup > 0 or self.cutmix > 0
+
+
+def _need(holds: bool, given: str, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"Augment({given}): {expected}.")
+
+
+def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDArray[np.float64]:
+    """Inception crops of images with these (width, height): left, upper, right, lower, one row each.
+
+    The area and the logarithm of the ratio are uniform; the first of ten tries that fits inside is taken, else the
+    largest centered crop of an allowed ratio. With `crop_side`, windows of that share of both sides.
+    """
+    width, height = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
+    if augment.crop_side is not None:
+        return _windows(sizes.astype(float), augment.crop_side, draws)
+    if augment.crop_area is None:
+        return np.concatenate([0 * width, 0 * height, width, height], axis=1)
+    low, high = augment.crop_area
+    area = width * height * (low + (high - low) * draws.many("crop area", TRIES))
+    bounds = np.log(augment.crop_ratio)
+    ratio = np.exp(bounds[0] + (bounds[1] - bounds[0]) * draws.many("crop ratio", TRIES))
+    w, h = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (w >= 1) & (h >= 1) & (w <= width) & (h <= height)
+    first, rows = fits.argmax(1), np.arange(len(sizes))
+    ratio = np.clip(width / height, *augment.crop_ratio)[:, 0]
+    missed = ~fits.any(1)
+    w = np.where(missed, np.minimum(width[:, 0], np.rint(height[:, 0] * ratio)), w[rows, first])
+    h = np.where(missed, np.minimum(height[:, 0], np.rint(width[:, 0] / ratio)), h[rows, first])
+    spare_x, spare_y = width[:, 0] - w, height[:, 0] - h
+    left = np.where(missed, spare_x // 2, np.floor(draws.uniform("crop left") * (spare_x + 1)))
+    upper = np.where(missed, spare_y // 2, np.floor(draws.uniform("crop upper") * (spare_y + 1)))
+    return np.stack([left, upper, left + w, upper + h], axis=1)
+
+
+def _windows(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[np.float64]:
+    """Resizing to r x r and cutting a random c x c is cutting c / r of both sides and resizing to c x c."""
+    inside = np.maximum(1, np.rint(sizes * side))
+    chance = np.stack([draws.uniform("crop left"), draws.uniform("crop upper")], axis=1)
+    corner = np.floor(chance * (sizes - inside + 1))
+    return np.concatenate([corner, corner + inside], axis=1)
+
+
+def resize(pixels: Pixels, spec: ImageSpec) -> Pixels:
+    """A crop at the model's size, antialiased. torch's kernel for bytes gives what Pillow gives, give or take one level
+    of 255, in half the time."""
+    if pixels.shape[:2] == spec.size:
+        return pixels
+    if spec.interpolation == "nearest":
+        return np.asarray(Image.fromarray(pixels).resize(spec.size[::-1], KERNELS["nearest"]))
+    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
+    return resized[0].permute(1, 2, 0).numpy()
+
+
+@dataclass(frozen=True)
+class AugmentParameters:
+    """All draws of a batch, made at once; row i is what happens to image i."""
+
+    boxes: NDArray[np.float64]
+    mirror: NDArray[np.bool_]
+    moves: NDArray[np.int64]  # (b, 2), pixels down and right
+    operations: NDArray[np.int64]  # (b, operations of RandAugment)
+    signs: NDArray[np.float64]  # (b, the same), -1 or 1
+    places: NDArray[np.float64]  # (b, the same, 2), where a cutout falls
+    colors: NDArray[np.float64]  # (b, 4), in -1..1
+    erased: NDArray[np.int64]  # (b, 4): upper, lower, left, right
+
+
+def draw_parameters(
+    sizes: NDArray[np.int64], augment: Augment, draws: Draws, *, size: tuple[int, int]
+) -> AugmentParameters:
+    """Every draw that the images of a batch need."""
+    count = augment.randaugment[0] if augment.randaugment else 0
+    flip = draws.uniform("flip") < 0.5
+    return AugmentParameters(
+        boxes=crop_boxes(sizes, augment, draws),
+        mirror=flip if augment.flip else np.zeros_like(flip),
+        moves=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
+        operations=draws.choices("operation", len(OPERATIONS), count),
+        signs=np.where(draws.many("sign", count) < 0.5, -1.0, 1.0),
+        places=draws.many("place", 2 * count).reshape(len(flip), count, 2),
+        colors=2 * draws.many("color", 4) - 1,
+        erased=erase_boxes(augment.erase, draws, size),
+    )
+
+
+def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Augment, spec: ImageSpec) -> Pixels:
+    """What was cropped of one image through the rest of its row of the plan."""
+    pixels = resize(pixels, spec)
+    if steps.mirror[row]:
+        pixels = pixels[:, ::-1]
+    down, right = (int(v) for v in steps.moves[row])
+    if down or right:
+        pixels = pixels[_mirrored(pixels.shape[0], down)][:, _mirrored(pixels.shape[1], right)]
+    if augment.randaugment or any(augment.jitters):
+        pixels = np.asarray(_recolored(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
+    hole = steps.erased[row]
+    if hole[1] > hole[0]:
+        pixels = pixels.copy()
+        pixels[hole[0] : hole[1], hole[2] : hole[3]] = np.rint(np.multiply(spec.mean, 255))  # zero, once normalized
+    return pixels
+
+
+def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment, spec: ImageSpec) -> Tensor | None:
+    """All images of one size at once, (b, h, w, 3) to (b, 3, y, x), where only moves, mirrors and holes are asked
+    for: the same bytes as `transform` one by one, several times faster. None where more is asked for."""
+    if augment.crop_area or augment.crop_side or augment.randaugment or any(augment.jitters):
+        return None
+    planes = torch.from_numpy(stack).permute(0, 3, 1, 2)
+    if tuple(planes.shape[2:]) != spec.size:
+        if spec.interpolation == "nearest":
+            return None
+        planes = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
+    height, width = spec.size
+    edge = np.abs(steps.moves).max(0, initial=0)
+    wide = np.pad(planes.numpy(), ((0, 0), (0, 0), (edge[0],) * 2, (edge[1],) * 2), mode="reflect")
+    mirrored = wide[..., ::-1]
+    pixels = np.empty((len(stack), 3, height, width), np.uint8)
+    for row, (y, x) in enumerate((edge - steps.moves).tolist()):
+        pixels[row] = (mirrored if steps.mirror[row] else wide)[row, :, y : y + height, x : x + width]
+    for row in np.flatnonzero(steps.erased[:, 1] > steps.erased[:, 0]).tolist():
+        top, bottom, left, right = (int(v) for v in steps.erased[row])
+        pixels[row, :, top:bottom, left:right] = np.rint(np.multiply(spec.mean, 255))[:, None, None]
+    return torch.from_numpy(pixels)
+
+
+def _mirrored(length: int, move: int) -> NDArray[np.int64]:
+    """Rows of an image that was moved: what comes in is the mirror image of its border."""
+    at = np.abs(np.arange(length) - move)
+    return length - 1 - np.abs(length - 1 - at)
+
+
+def _recolored(image: Image.Image, row: int, steps: AugmentParameters, augment: Augment) -> Image.Image:
+    if augment.randaugment:
+        for number, sign, place in zip(steps.operations[row], steps.signs[row], steps.places[row]):
+            image = apply(OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place)
+    return recolor(image, augment.jitters, steps.colors[row]) if any(augment.jitters) else image
+
+
+def recolor(
+    image: Image.Image, amounts: tuple[Number, Number, Number, Number], draws: NDArray[np.float64]
+) -> Image.Image:
+    """Brightness, contrast and saturation times 1 +- amount, hue turned by +- amount."""
+    factors = np.maximum(0, 1 + np.multiply(amounts, draws))
+    for kind, factor in zip((ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color), factors):
+        if factor != 1:
+            image = kind(image).enhance(float(factor))
+    if amounts[3]:
+        hue, *rest = image.convert("HSV").split()
+        turned = np.asarray(hue).astype(np.int16) + round(256 * amounts[3] * float(draws[3]))
+        hue = Image.fromarray((turned % 256).astype(np.uint8))
+        image = Image.merge("HSV", (hue, *rest)).convert("RGB")
+    return image
+
+
+def erase_boxes(probability: Number, draws: Draws, size: tuple[int, int]) -> NDArray[np.int64]:
+    """Random erasing (Zhong et al. 2020): area 2..33 %, ratio 0.3..3.3. Rows without one are all zero."""
+    height, width = size
+    area = draws.uniform("erase area", 0.02, 1 / 3) * height * width
+    ratio = np.exp(draws.uniform("erase ratio", math.log(0.3), math.log(3.3)))
+    h = np.clip(np.rint(np.sqrt(area * ratio)), 1, height).astype(np.int64)
+    w = np.clip(np.rint(np.sqrt(area / ratio)), 1, width).astype(np.int64)
+    upper = np.floor(draws.uniform("erase upper") * (height - h + 1)).astype(np.int64)
+    left = np.floor(draws.uniform("erase left") * (width - w + 1)).astype(np.int64)
+    chosen = draws.uniform("erase") < probability
+    return np.stack([upper, upper + h, left, left + w], axis=1) * chosen[:, None]
+
+
+def mix(
+    images: UInt8[Tensor, "b 3 y x"], shares: Float[Tensor, "b k"], *, augment: Augment, key: int
+) -> tuple[UInt8[Tensor, "b 3 y x"], Float[Tensor, "b k"]]:
+    """Mixup (Zhang et al. 2018) or cutmix (Yun et al. 2019) with one share for the whole batch, as the papers train.
+
+    Neighbors are partners (rows 0 and 1, 2 and 3, ...; a last odd row stays as it is). The batch is shuffled, so the
+    pairs are random, and a rank that holds a contiguous even slice of the batch holds both partners.
+    """
+    chance = generator(key, "mix")
+    cut = augment.cutmix > 0 and (augment.mixup == 0 or chance.random() < 0.5)
+    alpha = augment.cutmix if cut else augment.mixup
+    share = float(chance.beta(alpha, alpha))
+    partner = torch.arange(len(images)) ^ 1
+    partner[partner >= len(images)] = len(images) - 1
+    if cut:
+        images, share = _paste(images, images[partner], share, chance.random(2))
+    else:
+        images = torch.lerp(images[partner].float(), images.float(), share).round_().to(torch.uint8)
+    return images, share * shares + (1 - share) * shares[partner]
+
+
+def _paste(
+    images: UInt8[Tensor, "b 3 y x"], others: UInt8[Tensor, "b 3 y x"], share: float, center: NDArray[np.float64]
+) -> tuple[UInt8[Tensor, "b 3 y x"], float]:
+    """A rectangle of 1 - share of the area from the partner; the share is then counted, as the border may cut it."""
+    height, width = images.shape[-2:]
+    half = math.sqrt(1 - share) / 2
+    y0, y1 = (int(np.clip(round((center[0] + s * half) * height), 0, height)) for s in (-1, 1))
+    x0, x1 = (int(np.clip(round((center[1] + s * half) * width), 0, width)) for s in (-1, 1))
+    images = images.clone()
+    images[..., y0:y1, x0:x1] = others[..., y0:y1, x0:x1]
+    return images, 1 - (y1 - y0) * (x1 - x0) / (height * width)

@@ -1,0 +1,1 @@
+"""Tar shards, written and read."""

@@ -1,0 +1,160 @@
+"""Tar shards in WebDataset format, read in place: any entry by its offset, so that order and resuming are exact.
+
+A sample is a run of files with one name and several endings: `000017.jpg`, `000017.cls`. An epoch goes through the
+shards in shuffled order, a few at a time, and shuffles within those: reads stay close, and memory does not grow.
+"""
+
+import glob
+import json
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sightline.data.datasets import Dataset
+from sightline.data.draws import Ints, shuffled, word
+from sightline.data.errors import BadImage, shown
+from sightline.data.images import MOST_BYTES, Encoded, RawImage
+from sightline.data.shards.tar import Index, index_shard, name_at
+from sightline.progress import progress
+
+MIX = 16  # shards that are shuffled together
+OPEN_FILES = 64
+
+
+class Shards(Dataset):
+    """Images in `.tar` shards: a folder, a pattern (`train-*.tar`, `train-{0000..0031}.tar`) or a list of files.
+
+    Class names come from `classes`, or a classes.json beside the shards, else they are the labels' numbers.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> report = sl.data.shard(sl.dataset("scenes/shape", num=50), folder.name, per_shard=20)
+    >>> d = sl.data.Shards(folder.name)
+    >>> len(d), d.classes[:2], report.shards
+    (50, ('disc', 'square'), 3)
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self, where: str | Path | Sequence[str | Path], *, classes: Sequence[str] | None = None, mix: int = MIX
+    ):
+        self.paths = _expand(where)
+        self.name = shown(where) if isinstance(where, str | Path) else shown(self.paths[0])
+        self.mix = mix
+        index = _read_index(self.paths)
+        self.shard, self.offset, self.size, self.labels = index.shard, index.offset, index.size, index.label
+        self.counts_by_shard = np.bincount(self.shard, minlength=len(self.paths))
+        self.starts = np.concatenate([[0], np.cumsum(self.counts_by_shard)])
+        self.classes = tuple(classes) if classes is not None else _class_names(self.paths[0], self.labels)
+        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
+            raise ValueError(
+                f"{self.name}: labels reach {self.labels.max()}, but there are {len(self.classes)} classes."
+            )
+        self._files: OrderedDict[int, int] = OrderedDict()
+
+    def image(self, index: int) -> Encoded:
+        shard, offset, size = (int(a[index]) for a in (self.shard, self.offset, self.size))
+        if size > MOST_BYTES:
+            raise BadImage(f"{self.where(index)} has {size:,} bytes; an image may have {MOST_BYTES:,}.")
+        try:
+            data = os.pread(self._file(shard), size, offset)
+        except OSError as error:
+            raise BadImage(f"{shown(self.paths[shard])} cannot be read ({error.strerror}).") from error
+        if len(data) < size:
+            raise BadImage(f"{self.where(index)} is cut short.")
+        return Encoded(data, f"{shown(self.paths[shard])} at {offset}")
+
+    def images(self, indices: Ints) -> Sequence[RawImage | BadImage]:
+        """Read in the order of the disk, returned in the order asked for."""
+        found: dict[int, RawImage | BadImage] = {}
+        for row in np.lexsort((self.offset[indices], self.shard[indices])):
+            found[int(row)] = self._image_or_error(int(indices[row]))
+        return [found[row] for row in range(len(indices))]
+
+    def where(self, index: int) -> str:
+        path, offset = self.paths[int(self.shard[index])], int(self.offset[index])
+        return f"{shown(path)}: {shown(name_at(path, offset))}"
+
+    def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
+        """Shards in shuffled order, `mix` of them together, entries shuffled within each such group."""
+        shards = shuffled(len(self.paths), word(seed, epoch, "shards"), np.arange(len(self.paths)))
+        ends = np.cumsum(self.counts_by_shard[shards])
+        groups = np.searchsorted(ends, positions, side="right") // self.mix
+        chosen = np.empty_like(positions)
+        for group in np.unique(groups):
+            members = shards[group * self.mix : (group + 1) * self.mix]
+            start = int(ends[group * self.mix - 1]) if group else 0
+            counts = self.counts_by_shard[members]
+            at = groups == group
+            places = shuffled(int(counts.sum()), word(seed, epoch, "group", int(group)), positions[at] - start)
+            slot = np.searchsorted(np.cumsum(counts), places, side="right")
+            chosen[at] = self.starts[members[slot]] + places - (np.cumsum(counts) - counts)[slot]
+        return chosen
+
+    def _file(self, shard: int) -> int:
+        """An open file; the longest unused one is closed when there are many. Reading by offset needs no position."""
+        if shard in self._files:
+            self._files.move_to_end(shard)
+            return self._files[shard]
+        if len(self._files) >= OPEN_FILES:
+            os.close(self._files.popitem(last=False)[1])
+        self._files[shard] = os.open(self.paths[shard], os.O_RDONLY)
+        return self._files[shard]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_files": OrderedDict()}
+
+    def __del__(self) -> None:
+        for handle in self.__dict__.get("_files", {}).values():
+            os.close(handle)
+
+
+def _expand(where: str | Path | Sequence[str | Path]) -> list[str]:
+    if not isinstance(where, str | Path):
+        found = [os.fspath(p) for p in where]
+    elif os.path.isdir(where):
+        found = sorted(glob.glob(os.path.join(glob.escape(os.fspath(where)), "*.tar")))
+    else:
+        found = [p for text in _braces(os.fspath(where)) for p in sorted(glob.glob(text))]
+    if not found:
+        raise ValueError(f"No shard (.tar) matches {shown(str(where))}.")
+    return found
+
+
+def _braces(text: str) -> list[str]:
+    """`a-{000..002}.tar` as a-000.tar, a-001.tar, a-002.tar."""
+    span = re.search(r"\{(\d+)\.\.(\d+)\}", text)
+    if span is None:
+        return [text]
+    first, last = span.groups()
+    numbers = (str(i).zfill(len(first)) for i in range(int(first), int(last) + 1))
+    return [t for n in numbers for t in _braces(text[: span.start()] + n + text[span.end() :])]
+
+
+def _read_index(paths: list[str]) -> Index:
+    """The index that `shard` wrote, where it fits the files; else the shards' own headers, read once."""
+    saved = Path(paths[0]).parent / "index.npz"
+    try:
+        sizes = [os.path.getsize(p) for p in paths]
+        with np.load(saved, allow_pickle=False) as file:
+            names = [str(n) for n in file["names"]]
+            if names == [os.path.basename(p) for p in paths] and file["sizes"].tolist() == sizes:
+                return Index(shard=file["shard"], offset=file["offset"], size=file["size"], label=file["label"])
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        if not all(os.path.exists(p) for p in paths):
+            raise ValueError(f"A shard is missing ({error}).") from error
+    numbered = progress(list(enumerate(paths)), "reading shards")
+    return Index.join([index_shard(p, number=i) for i, p in numbered])
+
+
+def _class_names(first: str, labels: Ints) -> tuple[str, ...]:
+    try:
+        return tuple(str(c) for c in json.loads((Path(first).parent / "classes.json").read_text()))
+    except (OSError, ValueError):
+        return tuple(str(i) for i in range(int(labels.max(initial=-1)) + 1))

@@ -1,0 +1,134 @@
+"""Writing shards: any dataset as tar files in WebDataset format, in shuffled order, with an index beside them."""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from sightline.data.datasets import Dataset
+from sightline.data.draws import shuffled, word
+from sightline.data.errors import BadImage, TooManyBad, shown
+from sightline.data.images import Encoded, RawImage, begin
+from sightline.data.shards.tar import Index, index_shard
+from sightline.progress import progress
+
+BLOCK = 64  # images asked for at a time: scenes are drawn by the block
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSummary:
+    """What was written.
+
+    >>> sl.data.ShardSummary(folder="out", shards=3, images=50, megabytes=0.2).bad
+    {}
+    """
+
+    folder: str
+    shards: int
+    images: int
+    megabytes: float
+    bad: dict[str, str] = field(default_factory=dict)  # left out, by name
+
+
+def shard(
+    dataset: Dataset, out: str | Path, *, per_shard: int = 10_000, shuffle: bool = True, seed: int = 0
+) -> ShardSummary:
+    """Write a dataset as `00000.tar`, `00001.tar` ... of `per_shard` images, files as they are, arrays as PNG.
+
+    The order is shuffled, so that every shard is a fair sample. An image whose header cannot be read is left out and
+    named; more than 1 % of those stop the writing. Each shard gets its name once it is whole.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> sl.data.shard(sl.dataset("scenes/shape", num=50), folder.name, per_shard=20).shards
+    3
+    >>> folder.cleanup()
+    """
+    out = Path(out)
+    if per_shard < 1:
+        raise ValueError(f"A shard holds at least one image, not {per_shard}.")
+    if out.exists() and any(out.glob("*.tar")):
+        raise ValueError(f"{shown(out)} holds shards already; give an empty folder.")
+    if dataset.labels.ndim != 1:
+        raise ValueError(f"{dataset.name} has several labels per image; shards hold one.")
+    out.mkdir(parents=True, exist_ok=True)
+    bad: dict[str, str] = {}
+    samples = _samples(dataset, shuffle, seed, bad)
+    paths: list[Path] = []
+    written = 0
+    while written < len(dataset):
+        path = out / f"{len(paths):05}.tar"
+        count = _write(path, samples, per_shard)
+        if count == 0:
+            path.unlink()
+            break
+        written += count
+        paths.append(path)
+    (out / "classes.json").write_text(json.dumps(dataset.classes))
+    _write_index(out, paths)
+    total = sum(p.stat().st_size for p in paths)
+    return ShardSummary(folder=str(out), shards=len(paths), images=written, megabytes=total / 1e6, bad=bad)
+
+
+def _samples(dataset: Dataset, shuffle: bool, seed: int, bad: dict[str, str]) -> Iterator[tuple[bytes, str, int]]:
+    """Bytes, ending and label of each good image."""
+    n = len(dataset)
+    for start in progress(range(0, n, BLOCK), "writing shards"):
+        rows = np.arange(start, min(start + BLOCK, n))
+        indices = shuffled(n, word(seed, "shard"), rows) if shuffle else rows
+        for index, image in zip(indices, dataset.images(indices)):
+            try:
+                yield *_encoded(image), int(dataset.labels[index])
+            except BadImage as error:
+                bad[dataset.where(int(index))] = str(error)
+                if len(bad) > max(1, 0.01 * n):
+                    raise TooManyBad(bad, n) from error
+
+
+def _encoded(image: RawImage | BadImage) -> tuple[bytes, str]:
+    match image:
+        case BadImage():
+            raise image
+        case Encoded():
+            kind = (begin(image).format or "JPEG").lower()
+            return image.data, {"jpeg": "jpg", "mpo": "jpg", "tiff": "tif"}.get(kind, kind)
+        case _:
+            file = io.BytesIO()
+            Image.fromarray(image).save(file, "PNG", compress_level=1)
+            return file.getvalue(), "png"
+
+
+def _write(path: Path, samples: Iterator[tuple[bytes, str, int]], most: int) -> int:
+    part = path.with_suffix(".tar.part")
+    count = 0
+    with tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for data, ending, label in samples:
+            name = f"{path.stem}{count:06}"
+            for suffix, body in ((ending, data), ("cls", str(label).encode())):
+                info = tarfile.TarInfo(f"{name}.{suffix}")
+                info.size = len(body)
+                tar.addfile(info, io.BytesIO(body))
+            count += 1
+            if count == most:
+                break
+    os.replace(part, path)
+    return count
+
+
+def _write_index(out: Path, paths: list[Path]) -> None:
+    index = Index.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
+    np.savez(
+        out / "index.npz",
+        names=np.array([p.name for p in paths]),
+        sizes=np.array([p.stat().st_size for p in paths]),
+        shard=index.shard,
+        offset=index.offset,
+        size=index.size,
+        label=index.label,
+    )

@@ -1,0 +1,238 @@
+"""K-way N-shot episodes on classes that the model has never seen (R14-R16)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sightline.data.datasets import Dataset, Subset
+from sightline.data.draws import generator
+from sightline.evals.inputs import Given, check_finite, check_varied, given, positive_whole, single_labels, vectors
+from sightline.evals.interval import half_width
+from sightline.evals.probing.ridge import L2, Ridge, sign_targets
+from sightline.spec import Result
+
+Classifier = Literal["prototype", "ridge"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """One small task: rows of the support set and of the queries, class by class.
+
+    >>> import numpy as np
+    >>> e = sl.evals.sample_episode(np.arange(40) % 8, ways=5, shots=2, queries=3, seed=0)
+    >>> e.support.shape, e.query.shape, len(set(e.classes))
+    ((5, 2), (5, 3), 5)
+    """
+
+    classes: tuple[int, ...]
+    support: NDArray[np.int64]  # (ways, shots)
+    query: NDArray[np.int64]  # (ways, queries)
+
+
+def sample_episode(
+    labels: NDArray[np.int64], *, ways: int, shots: int, queries: int, seed: int, number: int = 0
+) -> Episode:
+    """Episode `number` of a seed. More ways keep the classes and more shots the support that fewer had, and the
+    queries do not change with the shots: what differs between two settings is the setting.
+
+    >>> import numpy as np
+    >>> few, many = (sl.evals.sample_episode(np.arange(40) % 8, ways=3, shots=n, queries=1, seed=0) for n in (1, 4))
+    >>> bool((few.support == many.support[:, :1]).all()), bool((few.query == many.query).all())
+    (True, True)
+    """
+    rng = generator(seed, "episode", number)
+    order = np.argsort(labels, kind="stable")
+    names, starts = np.unique(labels[order], return_index=True)
+    members = dict(zip(names.tolist(), np.split(order, starts[1:])))
+    classes = tuple(int(c) for c in rng.permutation(names)[:ways])
+    rows = [members[c][generator(seed, "episode", number, c).permutation(len(members[c]))] for c in classes]
+    return Episode(
+        classes=classes,
+        support=np.stack([r[:shots] for r in rows]),
+        query=np.stack([r[len(r) - queries :] for r in rows]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes(Result):
+    """Accuracy of many episodes for each number of ways and shots, and how alike features are within a class.
+
+    >>> import numpy as np
+    >>> half = np.full((1, 1, 4), 0.5)
+    >>> r = sl.evals.Episodes(title="", caption="", ways=(5,), shots=(1,), accuracy=half, within=0.8, between=0.1)
+    >>> r.summary()
+    {'5-way 1-shot': 0.5, '5-way 1-shot ±': 0.0, 'cosine within': 0.8, 'cosine between': 0.1}
+    """
+
+    ways: tuple[int, ...]
+    shots: tuple[int, ...]
+    accuracy: NDArray[np.float64]  # (ways, shots, episodes)
+    within: float  # mean cosine similarity of two images of one class
+    between: float  # and of two classes
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean accuracy, (ways, shots)."""
+        return self.accuracy.mean(2)
+
+    @property
+    def half_width(self) -> NDArray[np.float64]:
+        """Half of its 95 % confidence interval over episodes."""
+        return half_width(self.accuracy)
+
+    def summary(self) -> dict[str, float]:
+        out: dict[str, float] = {}
+        for i, k in enumerate(self.ways):
+            for j, n in enumerate(self.shots):
+                out[f"{k}-way {n}-shot"] = float(self.mean[i, j])
+                if np.isfinite(self.half_width[i, j]):
+                    out[f"{k}-way {n}-shot ±"] = float(self.half_width[i, j])
+        return {**out, "cosine within": self.within, "cosine between": self.between}
+
+
+def episodes(
+    features: Given,
+    ways: int | Sequence[int] = 5,
+    shots: int | Sequence[int] = 1,
+    *,
+    queries: int = 15,
+    episodes: int = 600,
+    classifier: Classifier = "prototype",
+    trained_on: Iterable[str] = (),
+    seed: int = 0,
+) -> Episodes:
+    """K-way N-shot accuracy: K classes with N labeled images each, and queries of those classes to tell apart.
+
+    `trained_on` names the classes that the model was trained with: one of them among the features' classes is an
+    error, since few-shot learning asks about classes it has never seen; `sl.evals.split_classes` makes such a split.
+    "prototype" takes the class whose mean of normalized features is most similar by cosine, "ridge" the classifier of
+    `sl.fewshot` fitted to the support set. Several ways or shots give every combination, on the same episodes.
+
+    >>> import torch
+    >>> y = torch.arange(200) % 10
+    >>> x = torch.nn.functional.one_hot(y, 10) + 0.1 * torch.randn(200, 10)
+    >>> sl.episodes((x, y), ways=(2, 5), shots=(1, 3), queries=5, episodes=20).accuracy.shape
+    (2, 2, 20)
+    """
+    data = given(features)
+    x, y = vectors(data), single_labels(data, "features")
+    check_finite(x, "features")
+    check_varied(x, "features")
+    check_disjoint([data.classes[i] for i in np.unique(y)], trained_on)
+    many = tuple((v,) if isinstance(v, int) else tuple(v) for v in (ways, shots))
+    positive_whole("ways and shots", [*many[0], *many[1]])
+    positive_whole("queries and episodes", (queries, episodes))
+    if classifier not in ("prototype", "ridge"):
+        raise ValueError(f"classifier is 'prototype' or 'ridge'; got {classifier!r}.")
+    if min(many[0]) < 2:
+        raise ValueError("An episode has at least two ways: with one there is nothing to tell apart.")
+    check_sizes(y, data.classes, ways=max(many[0]), needed=max(many[1]) + queries)
+    kept = torch.nn.functional.normalize(x.double(), dim=1) if classifier == "prototype" else x
+    accuracy = np.zeros((len(many[0]), len(many[1]), episodes))
+    for number in range(episodes):
+        whole = sample_episode(y, ways=max(many[0]), shots=max(many[1]), queries=queries, seed=seed, number=number)
+        support, query = _rows(kept, whole.support), _rows(kept, whole.query)
+        for i, k in enumerate(many[0]):
+            for j, n in enumerate(many[1]):
+                accuracy[i, j, number] = classify(support[:k, :n], query[:k], classifier)
+    within, between = cosine_similarity(x, y)
+    return Episodes(
+        title="Episodes",
+        caption=f"{episodes} episodes with {queries} queries per class, {classifier} classifier, 95 % interval.",
+        how={**data.how, "classifier": classifier, "queries": queries, "seed": seed},
+        ways=many[0],
+        shots=many[1],
+        accuracy=accuracy,
+        within=within,
+        between=between,
+    )
+
+
+def _rows(x: Tensor, index: NDArray[np.int64]) -> Tensor:
+    return x[torch.from_numpy(index.ravel())].double().unflatten(0, index.shape)
+
+
+def check_sizes(labels: NDArray[np.int64], classes: Sequence[str], *, ways: int, needed: int) -> None:
+    """Enough classes, and in each enough images for support and queries."""
+    counts = np.bincount(labels, minlength=len(classes))
+    if (counts > 0).sum() < max(ways, 2):
+        raise ValueError(f"{ways} ways need as many classes; the features have {int((counts > 0).sum())}.")
+    small = [f"{name} ({n})" for name, n in zip(classes, counts) if 0 < n < needed]
+    if small:
+        listed = ", ".join(small[:5]) + (" ..." if len(small) > 5 else "")
+        raise ValueError(
+            f"Shots and queries together need {needed} images of every class; too few in {listed}. "
+            "Ask for fewer shots or queries, or leave these classes out."
+        )
+
+
+def classify(support: Tensor, query: Tensor, classifier: Classifier = "prototype") -> float:
+    """Accuracy of one episode: support (k, n, d), query (k, q, d); ties count as wrong answers do, by class order."""
+    k, n, _ = support.shape
+    flat = query.flatten(0, 1)
+    if classifier == "prototype":
+        scores = flat @ torch.nn.functional.normalize(support.mean(1), dim=1).mT
+    else:
+        targets = sign_targets(torch.arange(k).repeat_interleave(n), k)
+        ridge = Ridge.of(support.flatten(0, 1), targets)
+        scores = ridge.scaling(flat) @ ridge.solve(L2)
+    truth = torch.arange(k).repeat_interleave(query.shape[1])
+    return (scores.argmax(1) == truth).double().mean().item()
+
+
+def check_disjoint(classes: Iterable[str], trained_on: Iterable[str]) -> None:
+    """Support classes must not be among those of training (R14)."""
+    shared = sorted(set(classes) & set(trained_on))
+    if shared:
+        listed = ", ".join(shared[:5]) + (" ..." if len(shared) > 5 else "")
+        raise ValueError(
+            f"Episodes ask about classes that training has not seen; it has seen {listed}. "
+            "Split them: sl.evals.split_classes."
+        )
+
+
+def split_classes(dataset: Dataset, fraction: float = 0.5, *, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """Two parts of a dataset that share no class: one to train on, one to draw episodes from.
+
+    >>> base, novel = sl.evals.split_classes(sl.dataset("scenes/objects", num=100), 0.6, seed=0)
+    >>> len(base.classes), len(novel.classes), set(base.classes) & set(novel.classes)
+    (12, 8, set())
+    """
+    count = len(dataset.classes)
+    first = round(fraction * count)
+    if not 0 < first < count:
+        raise ValueError(f"A share of {fraction} of {count} classes leaves one side without any.")
+    if dataset.labels.ndim != 1:
+        raise ValueError(f"{dataset.name} has several labels per image; classes cannot be split.")
+    order = generator(seed, "class split").permutation(count)
+    return _only(dataset, np.sort(order[:first])), _only(dataset, np.sort(order[first:]))
+
+
+def _only(dataset: Dataset, classes: NDArray[np.int64]) -> Dataset:
+    part = Subset(dataset, np.flatnonzero(np.isin(dataset.labels, classes)))
+    part.classes = tuple(dataset.classes[i] for i in classes)
+    part.labels = np.searchsorted(classes, part.labels)
+    return part
+
+
+def cosine_similarity(x: Tensor, labels: Any) -> tuple[float, float]:
+    """Mean cosine similarity of all pairs within a class, and of all pairs from two classes; from sums, not from pairs.
+
+    >>> import torch
+    >>> sl.evals.cosine_similarity(torch.tensor([[1.0, 0], [2, 0], [0, 1], [0, 3]]), [0, 0, 1, 1])
+    (1.0, 0.0)
+    """
+    unit = torch.nn.functional.normalize(x.double(), dim=1)
+    _, number = np.unique(np.asarray(labels), return_inverse=True)
+    index = torch.from_numpy(number.astype(np.int64))
+    count = torch.bincount(index).double()
+    sums = torch.zeros(len(count), unit.shape[1], dtype=torch.float64).index_add_(0, index, unit)
+    same = sums.square().sum() - unit.square().sum()
+    other = sums.sum(0).square().sum() - sums.square().sum()
+    pairs = (count * (count - 1)).sum(), len(index) ** 2 - count.square().sum()
+    return tuple((v / p).item() if p > 0 else float("nan") for v, p in zip((same, other), pairs))  # type: ignore[return-value]

@@ -1,0 +1,215 @@
+"""Features of a dataset as one value, in memory or in one file that is read as it is needed."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from sightline.observe.pooling import END, Tokens, reduced
+
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
+TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64, "BOOL": np.bool_}
+HEAD = "sightline_features"  # our entry in the metadata of a safetensors file
+LABELS = "labels"
+Rows = ArrayLike | slice
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeatureTable:
+    """Features of a dataset's images: `layers[name]` is (n, d), or (n, t, d) where all tokens were kept.
+
+    Where they stand in a file, tensors are mapped: reading a row reads that row. `features` is the only layer, or the
+    last. `how` says which model, dataset, preprocessing and tokens they come from.
+
+    >>> import numpy as np
+    >>> e = sl.evals.FeatureTable.of(np.eye(4), [0, 0, 1, 1], classes=("cat", "dog"))
+    >>> len(e), e.features.shape, e.take([0, 2]).labels.tolist()
+    (4, torch.Size([4, 4]), [0, 1])
+    """
+
+    layers: Mapping[str, Tensor]
+    labels: NDArray[Any]  # (n,) class numbers, or (n, k) of bool
+    classes: tuple[str, ...]
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of layers that hold all tokens
+    prefix: dict[str, int] = field(default_factory=dict)  # tokens before the grid
+    how: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, features: ArrayLike | Tensor, labels: ArrayLike | Tensor, *, classes: Sequence[str] | None = None
+    ) -> "FeatureTable":
+        """Features from anywhere else. Without `classes` the classes are called by their numbers."""
+        x, y = torch.as_tensor(features).detach().cpu(), np.asarray(torch.as_tensor(labels).cpu())
+        if x.ndim not in (2, 3) or y.ndim not in (1, 2) or len(x) != len(y):
+            raise ValueError(
+                f"Features are (n, d) or (n, t, d) with n labels; got {tuple(x.shape)} and labels {y.shape}."
+            )
+        if y.ndim == 1 and (not np.issubdtype(y.dtype, np.integer) or (len(y) and y.min() < 0)):
+            raise ValueError("Labels are class numbers from 0 up, or a table (n, classes) of bool.")
+        count = y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1
+        names = tuple(map(str, classes if classes is not None else range(count)))
+        if len(names) < count:
+            raise ValueError(f"There are labels up to {count - 1}, but {len(names)} classes.")
+        x = x if x.is_floating_point() else x.double()
+        how = {} if classes is not None else {"classes": "by number"}
+        return cls(layers={END: x}, labels=y.astype(np.int64 if y.ndim == 1 else np.bool_), classes=names, how=how)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, layer: str) -> Tensor:
+        if layer not in self.layers:
+            raise ValueError(f"There is no layer {layer!r}; there is {', '.join(self.layers)}.")
+        return self.layers[layer]
+
+    @property
+    def features(self) -> Tensor:
+        """The only layer, or the last."""
+        return self.layers[list(self.layers)[-1]]
+
+    def layer(self, name: str) -> "FeatureTable":
+        """One layer alone."""
+        return self._with({name: self[name]})
+
+    def take(self, rows: Rows) -> "FeatureTable":
+        """Some of the images, by numbers, a slice or a mask."""
+        chosen = rows if isinstance(rows, slice) else np.asarray(rows)
+        if not isinstance(chosen, slice) and chosen.dtype != np.bool_:
+            chosen = chosen.astype(np.int64)  # an empty list is of floats
+        index = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen)
+        return replace(self._with({k: v[index] for k, v in self.layers.items()}), labels=self.labels[chosen])
+
+    def reduce(self, tokens: Tokens) -> "FeatureTable":
+        """All tokens to one vector an image: cls, gap (patches alone), mean (all tokens), first."""
+        whole = [k for k, v in self.layers.items() if v.ndim == 3]
+        if not whole:
+            raise ValueError("Only features with all tokens can be reduced: extract with tokens='all'.")
+        own = str(self.how.get("pooling", "gap"))
+        made = {
+            k: reduced(v, tokens, prefix=self.prefix.get(k, 0), own=own) if k in whole else v
+            for k, v in self.layers.items()
+        }
+        return replace(self._with(made), how={**self.how, "tokens": tokens})
+
+    def _with(self, layers: dict[str, Tensor]) -> "FeatureTable":
+        whole = {k for k, v in layers.items() if v.ndim == 3}
+        return replace(
+            self,
+            layers=layers,
+            grids={k: v for k, v in self.grids.items() if k in whole},
+            prefix={k: v for k, v in self.prefix.items() if k in whole},
+        )
+
+    def save(self, path: str | Path) -> "FeatureTable":
+        """Write everything to one file (safetensors), whole or not at all, and read it from there from now on."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            begin(part, self)
+            held = mapped(part)
+            for name, value in self.layers.items():
+                held[name][...] = value.numpy()
+            flush(held)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        return self.read(path)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "FeatureTable":
+        """Open a file that `save` or `sl.extract(..., out=)` wrote; tensors are read when they are used."""
+        head = header(path)
+        held = mapped(path, mode="c")
+        labels = np.array(held.pop(LABELS))
+        layers = {name: torch.from_numpy(held[name]) for name in head["layers"]}
+        grids = {k: (int(v[0]), int(v[1])) for k, v in head["grids"].items()}
+        return cls(
+            layers=layers,
+            labels=labels,
+            classes=tuple(head["classes"]),
+            grids=grids,
+            prefix=head["prefix"],
+            how=head["how"],
+        )
+
+
+def begin(path: Path, shape: FeatureTable) -> None:
+    """A file of the right size with header and labels; its features are still zeros. `shape` may be on meta."""
+    tensors = {name: (tuple(v.shape), NAMES[v.dtype]) for name, v in shape.layers.items()}
+    labels = np.ascontiguousarray(shape.labels)
+    tensors[LABELS] = (labels.shape, "BOOL" if labels.dtype == np.bool_ else "I64")
+    entries: dict[str, Any] = {}
+    at = 0
+    for name, (size, kind) in tensors.items():
+        end = at + math.prod(size) * np.dtype(TYPES[kind]).itemsize
+        entries[name] = {"dtype": kind, "shape": list(size), "data_offsets": [at, end]}
+        at = end
+    about = {
+        "version": 1,
+        "layers": list(shape.layers),
+        "classes": shape.classes,
+        "grids": shape.grids,
+        "prefix": shape.prefix,
+        "how": shape.how,
+    }
+    entries["__metadata__"] = {HEAD: json.dumps(about)}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)
+    mapped(path)[LABELS][...] = labels
+
+
+def header(path: str | Path) -> dict[str, Any]:
+    """What a file of features says about itself."""
+    try:
+        return json.loads(_entries(path)[0]["__metadata__"][HEAD])
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        reason = error if isinstance(error, OSError) else "no such header"
+        raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason}).") from error
+
+
+def mapped(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
+    """Every tensor of the file as an array on disk. Mode "c" lets torch have it without ever writing back."""
+    entries, start = _entries(path)
+    held: dict[str, NDArray[Any]] = {}
+    for name, entry in entries.items():
+        if name != "__metadata__":
+            offset, end = entry["data_offsets"]
+            kind, shape = TYPES[entry["dtype"]], tuple(entry["shape"])
+            if end == offset:
+                held[name] = np.zeros(shape, kind)  # an empty map is not allowed
+            else:
+                held[name] = np.memmap(path, kind, mode, start + offset, shape)
+    return held
+
+
+def starts(path: str | Path) -> dict[str, int]:
+    """Where in the file each tensor begins."""
+    entries, start = _entries(path)
+    return {name: start + e["data_offsets"][0] for name, e in entries.items() if name != "__metadata__"}
+
+
+def flush(held: Mapping[str, np.ndarray]) -> None:
+    for array in held.values():
+        if isinstance(array, np.memmap):
+            array.flush()
+
+
+def _entries(path: str | Path) -> tuple[dict[str, Any], int]:
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= size - 8:
+            raise ValueError(f"{path} is not a safetensors file.")
+        return json.loads(file.read(length)), 8 + length

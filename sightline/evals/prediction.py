@@ -1,0 +1,267 @@
+"""`sl.predict`: what a trained model says about images, by name and probability."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from sightline.adoption.adopt import adopt
+from sightline.data.datasets import Dataset
+from sightline.data.errors import BadImage, shown
+from sightline.data.imagenet import imagenet_classes
+from sightline.data.opening import image_files, model_batch
+from sightline.evals.accuracy import check_classifier
+from sightline.evals.extraction import inference, place_of
+from sightline.progress import progress
+from sightline.spec import ImageSpec
+from sightline.weights import published
+from sightline.weights.containers.files import SEVERAL_LABELS
+from sightline.weights.loading import load
+
+log = logging.getLogger("sightline.evals")
+Source = tuple[str, Callable[[], Any]]  # an image's name, and how to get at it
+IMAGENET = 1000  # classes of ImageNet-1k
+
+
+class Best(NamedTuple):
+    """The most probable classes of one batch, and how many classes there are."""
+
+    indices: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    classes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a model says about one image: its most probable classes, the best first.
+
+    >>> p = sl.evals.Prediction(image="a.jpg", names=("cat", "dog"), indices=(1, 0), probabilities=(0.9, 0.1))
+    >>> p.name, p.probability
+    ('cat', 0.9)
+    """
+
+    image: str
+    names: tuple[str, ...]
+    indices: tuple[int, ...]  # class numbers
+    probabilities: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """The most probable class."""
+        return self.names[0]
+
+    @property
+    def probability(self) -> float:
+        """Of the most probable class."""
+        return self.probabilities[0]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions(Sequence[Prediction]):
+    """What a model says about images, one `Prediction` each, in their order; those that could not be read are in `bad`.
+
+    >>> import numpy as np
+    >>> p = sl.evals.Predictions(images=("a.jpg",), classes=("dog", "cat"), indices=np.array([[1]]),
+    ...                    probabilities=np.array([[0.9]]))
+    >>> p[0].name, p.names, len(p)
+    ('cat', (('cat',),), 1)
+    """
+
+    images: tuple[str, ...]  # paths, or numbers for images that have none
+    classes: tuple[str, ...]  # the names of all of the model's classes
+    indices: NDArray[np.int64]  # (n, top): class numbers, the most probable first
+    probabilities: NDArray[np.float64]  # (n, top)
+    bad: dict[str, str] = field(default_factory=dict)  # images that could not be read, with the reason
+    by: str = "softmax"  # or sigmoid: each class by itself, where an image can have several labels
+    named_by: str = "model"  # whose names: model, imagenet-1k, imagenet-1k (assumed), or number where there are none
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """Class names, image by image."""
+        return tuple(tuple(self.classes[i] for i in row) for row in self.indices)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return Prediction(
+            image=self.images[index],
+            names=tuple(self.classes[i] for i in self.indices[index]),
+            indices=tuple(self.indices[index].tolist()),
+            probabilities=tuple(self.probabilities[index].tolist()),
+        )
+
+
+def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predictions:
+    """The `top` most probable classes of each image.
+
+    `model` is a model, or whatever `sl.load` takes: a file of weights, a run or its folder, a published name.
+    `images` is a file, a folder (with its subfolders), a pattern such as "cats/*.jpg", a PIL image, bytes (h, w, 3) of
+    NumPy or (3, h, w) of torch, floats (3, h, w) already prepared for this model, a batch or a list of any of these, or
+    a Dataset. Each is prepared as in `sl.evaluate`. An image that cannot be read is logged and listed in `bad`;
+    only if there is no other, it is an error.
+
+    Probabilities are a softmax, or a sigmoid for each class by itself where the model was trained so. Names come with
+    the model; a head of 1,000 classes without names is taken to be ImageNet-1k's, and `named_by` says so.
+
+    >>> from PIL import Image
+    >>> model = sl.build("vit-nano4", classes=2)
+    >>> model.class_names = ("cat", "dog")
+    >>> said = sl.predict(model, [Image.new("RGB", (40, 30), color) for color in ("red", "blue")])
+    >>> said[0].name, said.probabilities.tolist()
+    ('cat', [[0.5, 0.5], [0.5, 0.5]])
+    """
+    for name, value in (("top", top), ("batch", batch)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is a whole number from 1 up; got {value!r}.")
+    ready = _ready(model)
+    sources = list(_sources(images))
+    if not sources:
+        raise ValueError("There are no images to predict: give files, a folder, a pattern or images.")
+    by = _probability(ready)
+    done: list[str] = []
+    rows: list[Best] = []
+    bad: dict[str, str] = {}
+    level = logging.WARNING if len(sources) > 1 else logging.DEBUG  # a single bad image is the error itself
+    with inference(ready):
+        for chunk in progress([sources[i : i + batch] for i in range(0, len(sources), batch)], "predicting"):
+            names, prepared = _opened(chunk, ready.image, bad, level=level)
+            if names:
+                rows.append(_best(_logits(ready, torch.cat(prepared), names), by=by, top=top))
+                done += names
+    if not rows:
+        first = next(iter(bad.values()))
+        raise BadImage(first if len(bad) == 1 else f"None of the {len(bad)} images can be read. The first: {first}")
+    classes, named_by = class_names(ready, rows[0].classes)
+    return Predictions(
+        images=tuple(done),
+        classes=classes,
+        indices=np.concatenate([row.indices for row in rows]),
+        probabilities=np.concatenate([row.probabilities for row in rows]),
+        bad=bad,
+        by=by,
+        named_by=named_by,
+    )
+
+
+def _ready(model: Any) -> Any:
+    """A model with a classifier, loaded or adopted where it is not ready to use."""
+    if isinstance(model, str | os.PathLike | Mapping):
+        model = load(model)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"A model is a module, a file of weights, a run or a published name; got a {type(model)}.")
+    ready = model if isinstance(getattr(model, "image", None), ImageSpec) else adopt(model)
+    check_classifier(ready)
+    return ready
+
+
+def _sources(images: Any, number: int = 0) -> Iterator[Source]:
+    """Every image by its name, not opened yet; one without a name is called by its number."""
+    match images:
+        case Dataset():
+            for i in range(len(images)):
+                yield images.where(i), partial(images.image, i)
+        case str() | os.PathLike():
+            yield from _files(images)
+        case Tensor() | np.ndarray() if images.ndim == 4:
+            for i, row in enumerate(images):
+                yield from _sources(row, i)
+        case Image.Image() | Tensor() | np.ndarray():
+            yield getattr(images, "filename", "") or f"image {number}", lambda: images
+        case Iterable() if not isinstance(images, bytes | Mapping):
+            for i, item in enumerate(images):
+                yield from _sources(item, i)
+        case _:
+            raise ValueError(
+                "Images are files, folders, patterns, PIL images, arrays, tensors, a list of them or a Dataset; "
+                f"got a {type(images).__name__}."
+            )
+
+
+def _files(where: str | os.PathLike[str]) -> Iterator[Source]:
+    try:
+        found = image_files(where)
+    except BadImage as error:
+        yield os.fspath(where), partial(_refuse, error)
+        return
+    for path in found:
+        yield path, partial(Path, path)
+
+
+def _refuse(error: BadImage) -> None:
+    raise error
+
+
+def _opened(
+    chunk: Sequence[Source], spec: ImageSpec, bad: dict[str, str], *, level: int
+) -> tuple[list[str], list[Tensor]]:
+    """The names and prepared pixels of what can be read; the rest goes into `bad` and to the log."""
+    names, prepared = [], []
+    for name, get in chunk:
+        try:
+            prepared.append(model_batch([get()], spec))
+            names.append(name)
+        except BadImage as error:
+            bad[name] = str(error)
+            log.log(level, "bad image: %s", error)
+    return names, prepared
+
+
+def _logits(model: Any, images: Tensor, names: Sequence[str]) -> NDArray[np.float64]:
+    device, dtype = place_of(model)
+    logits = model(images.to(device=device, dtype=dtype)).double().cpu().numpy()
+    broken = next((name for name, row in zip(names, logits) if not np.isfinite(row).all()), None)
+    if broken is not None:
+        raise ValueError(
+            f"The model's output for {shown(broken)} holds NaN or infinite values: its weights are broken."
+        )
+    return logits
+
+
+def _probability(model: Any) -> str:
+    """softmax, or sigmoid where the weights or the library say that an image can have several labels."""
+    if (own := getattr(model, "probability", None)) is not None:
+        return own
+    about = getattr(getattr(model, "inner", None), "config", None)
+    return "sigmoid" if getattr(about, "problem_type", None) == SEVERAL_LABELS else "softmax"
+
+
+def _best(logits: NDArray[np.float64], *, by: str, top: int) -> Best:
+    """Ranked by logit, because large probabilities round to 1; equal ones by class number, as `sl.evals.score` does."""
+    indices = np.argsort(-logits, axis=1, kind="stable")[:, :top]
+    if by == "sigmoid":
+        probabilities = np.exp(-np.logaddexp(0, -logits))
+    else:
+        probabilities = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+    return Best(indices, np.take_along_axis(probabilities, indices, axis=1), logits.shape[1])
+
+
+def class_names(model: Any, count: int) -> tuple[tuple[str, ...], str]:
+    """The names of a model's classes, and whose they are: see `Predictions.named_by`."""
+    labels = getattr(getattr(getattr(model, "inner", None), "config", None), "id2label", None) or {}
+    own = getattr(model, "class_names", None) or tuple(labels[i] for i in sorted(labels))
+    placeholders = tuple(f"LABEL_{i}" for i in range(count))  # of transformers, where nobody gave names
+    if len(own) == count and tuple(own) != placeholders:
+        return tuple(own), "model"
+    if count == IMAGENET:
+        return tuple(imagenet_classes().values()), "imagenet-1k" if _is_imagenet(model) else "imagenet-1k (assumed)"
+    return tuple(map(str, range(count))), "number"
+
+
+def _is_imagenet(model: Any) -> bool:
+    """Whether the zoo or timm says that the weights are ImageNet-1k's."""
+    entry = published.find(getattr(getattr(model, "loaded", None), "source", ""))
+    timm = getattr(getattr(model, "inner", None), "pretrained_cfg", None)
+    tag = str(timm.get("tag", "")) if isinstance(timm, dict) else ""
+    return (entry is not None and "i1k" in entry.name.split(".")[-1].split("-")) or "in1k" in tag.split("_")

@@ -1,0 +1,1 @@
+"""Linear and nearest-neighbor probes on frozen features."""

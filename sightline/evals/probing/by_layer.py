@@ -1,0 +1,137 @@
+"""Probes through the depth of a model: per layer, per token, by the protocols of Raghu et al. (appendix F)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.evals.feature_table import FeatureTable
+from sightline.evals.few_shot import check_shots, shot_rows
+from sightline.evals.inputs import Given, aligned, given, single_labels
+from sightline.evals.interval import half_width
+from sightline.evals.probing.probes import LinearProbe, fit_score
+from sightline.evals.probing.ridge import L2
+from sightline.progress import progress
+from sightline.spec import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeAccuracy(Result):
+    """Accuracy of a probe at each layer, (layers, seeds); where all tokens were kept, at each token of each layer.
+
+    >>> import numpy as np
+    >>> r = sl.evals.ProbeAccuracy(title="", caption="", layers=("a", "b"), accuracy=np.array([[0.2], [0.4]]),
+    ...     seeds=(0,))
+    >>> r.summary()
+    {'a': 0.2, 'b': 0.4}
+    """
+
+    layers: tuple[str, ...]
+    seeds: tuple[int, ...]
+    accuracy: NDArray[np.float64]  # (layers, seeds): with tokens, the mean over those of the grid
+    per_token: NDArray[np.float64] | None = None  # (layers, tokens), mean over seeds, prefix first; NaN where none is
+    grids: dict[str, tuple[int, int]] | None = None
+    prefix: dict[str, int] | None = None
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Accuracy by layer, mean over seeds."""
+        return self.accuracy.mean(1)
+
+    @property
+    def half_width(self) -> NDArray[np.float64]:
+        """Half of its 95 % confidence interval; NaN for one seed."""
+        return half_width(self.accuracy)
+
+    def map(self, layer: str) -> NDArray[np.float64]:
+        """Accuracy at each place of a layer's grid (Raghu et al., figure D.4)."""
+        if self.per_token is None or not self.grids or layer not in self.grids:
+            raise ValueError(f"There is no map of {layer!r}: probe features extracted with tokens='all'.")
+        grid, start = self.grids[layer], (self.prefix or {})[layer]
+        row = self.per_token[self.layers.index(layer)]
+        return row[start : start + grid[0] * grid[1]].reshape(grid)
+
+    def summary(self) -> dict[str, float]:
+        return {name: float(value) for name, value in zip(self.layers, self.mean)}
+
+
+def probe(
+    train: Given, test: Given, *, probe: Any = None, shots: int | None = None, seeds: int | Sequence[int] = 1
+) -> ProbeAccuracy:
+    """The accuracy of a probe at every layer of two sets of features, and at every token where all were kept.
+
+    `probe` is anything with fit and score; the default is the papers': ridge to +-1 targets with l2 = 2**10. With
+    `shots` it learns from so many images of each class (Raghu et al.: 10), once per seed, otherwise from all.
+    For the curves of their figure 11 extract with tokens "cls", "gap", "mean" or "first"; for residual networks with
+    maps="last"; for figure D.4 with "all": the accuracy of a layer is then the mean over the tokens of its grid.
+
+    >>> model = sl.build("vit-nano4")
+    >>> parts = [sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test")]
+    >>> both = [sl.extract(model, part, layers=[0, 5], tokens="gap") for part in parts]
+    >>> sl.probe(*both, probe=sl.evals.KNNProbe(3)).layers
+    ('blocks.0.mlp_sum', 'blocks.5.mlp_sum')
+    """
+    train, test = aligned(given(train, "training features"), given(test, "test features"))
+    if list(train.layers) != list(test.layers):
+        raise ValueError("Training and test features come from different layers: extract both alike.")
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers:
+        raise ValueError("At least one seed is needed.")
+    chosen = probe if probe is not None else LinearProbe("ridge", l2=L2)
+    jobs = [(name, seed) for name in train.layers for seed in (numbers if shots else numbers[:1])]
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}
+    for name, seed in progress(jobs, "probes"):
+        part = train.layer(name) if shots is None else few(train.layer(name), shots, seed)
+        found[name].append(one_layer(chosen, part, test.layer(name)))
+    every = {name: np.stack(values) for name, values in found.items()}
+    with_tokens = [name for name, v in train.layers.items() if v.ndim == 3]
+    accuracy = np.stack([e[:, train.prefix.get(n, 0) :].mean(1) for n, e in every.items()])
+    return ProbeAccuracy(
+        title="Accuracy by layer",
+        caption=f"{type(chosen).__name__} on frozen features, {shots or 'all'} training images per class, "
+        f"{len(test)} test images.",
+        how={**train.how, "probe": _described(chosen), "shots": shots or "all"},
+        layers=tuple(train.layers),
+        seeds=numbers if shots else numbers[:1],
+        accuracy=accuracy,
+        per_token=_table([e.mean(0) for e in every.values()]) if with_tokens else None,
+        grids=dict(train.grids) if with_tokens else None,
+        prefix=dict(train.prefix) if with_tokens else None,
+    )
+
+
+def few(data: FeatureTable, shots: int, seed: int) -> FeatureTable:
+    """So many images of each class."""
+    labels = single_labels(data, "training features")
+    kept = np.unique(labels)
+    check_shots((shots,), np.searchsorted(kept, labels), [data.classes[i] for i in kept])
+    return data.take(shot_rows(labels, shots, seed=seed))
+
+
+def one_layer(probe: Any, train: FeatureTable, test: FeatureTable) -> NDArray[np.float64]:
+    """One accuracy, or one per token."""
+    if train.features.ndim == 2:
+        return np.array([fit_score(probe, train, test)])
+    if train.features.shape[1] != test.features.shape[1]:
+        raise ValueError("Training and test images have different numbers of tokens.")
+    tokens = range(train.features.shape[1])
+    return np.array([fit_score(probe, *(_token(e, i) for e in (train, test))) for i in tokens])
+
+
+def _token(data: FeatureTable, index: int) -> FeatureTable:
+    return replace(data, layers={k: v[:, index] for k, v in data.layers.items()}, grids={}, prefix={})
+
+
+def _table(rows: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Rows of unequal length as one table, NaN where a row is shorter."""
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for line, row in zip(table, rows):
+        line[: len(row)] = row
+    return table
+
+
+def _described(probe: Any) -> str:
+    settings = {k: v for k, v in vars(probe).items() if isinstance(v, str | int | float) and not k.endswith("_")}
+    return f"{type(probe).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"

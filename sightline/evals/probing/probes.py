@@ -1,0 +1,217 @@
+"""Probes: small classifiers on frozen features, as fit / predict / score."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from sightline.data.draws import Draws, word
+from sightline.evals.feature_table import FeatureTable
+from sightline.evals.few_shot import Penalty, class_ranks, sweep_of
+from sightline.evals.inputs import aligned, check_finite, checked_train, same_width, vectors
+from sightline.evals.probing import logistic
+from sightline.evals.probing.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2
+
+Data = FeatureTable | ArrayLike | Tensor
+TRAIN_ROWS, TEST_ROWS = 16_384, 1024  # of a block of similarities: 128 MB
+
+
+def as_extracted(features: Data, labels: ArrayLike | Tensor | None) -> FeatureTable:
+    """Features with labels, given together or apart."""
+    if isinstance(features, FeatureTable):
+        if labels is not None:
+            raise ValueError("Features from sl.extract bring their labels: leave labels out.")
+        return features
+    if labels is None:
+        raise ValueError("Give labels beside the features, or features from sl.extract.")
+    return FeatureTable.of(features, labels)
+
+
+def as_vectors(features: Data, width: int) -> Tensor:
+    """Rows to predict for, of the right width."""
+    if isinstance(features, FeatureTable):
+        x = vectors(features, "features")
+    else:
+        x = torch.as_tensor(features)
+        if x.ndim != 2:
+            raise ValueError(f"A probe takes features (n, d); got {tuple(x.shape)}.")
+    if x.shape[1] != width:
+        raise ValueError(f"The probe was fitted to features {width} wide; got {x.shape[1]}.")
+    check_finite(x, "features")
+    return x
+
+
+class _Probe:
+    """What the probes share: `scores` decides, `predict` takes the best, `score` counts."""
+
+    train: FeatureTable | None = None
+
+    def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "_Probe":
+        raise NotImplementedError
+
+    def scores(self, features: Data) -> Tensor:
+        raise NotImplementedError
+
+    def fitted(self) -> FeatureTable:
+        if self.train is None:
+            raise ValueError("The probe has not been fitted: call .fit(features, labels) first.")
+        return self.train
+
+    def predict(self, features: Data) -> NDArray[Any]:
+        """Class numbers (n,); for several labels per row a table (n, k) of bool."""
+        train, scores = self.fitted(), self.scores(features)
+        return (scores > 0).numpy() if train.labels.ndim == 2 else scores.argmax(1).numpy()
+
+    def score(self, features: Data, labels: ArrayLike | Tensor | None = None) -> float:
+        """Share of rows whose class is predicted; for several labels per row, the mean average precision."""
+        train, test = aligned(self.fitted(), as_extracted(features, labels))
+        if len(test) == 0:
+            raise ValueError("There are no rows to score.")
+        if train.labels.ndim == 2:
+            from sightline.evals.multilabel import average_precision  # it needs no probe, and this no more of it
+
+            return float(np.nanmean(average_precision(self.scores(test).numpy(), test.labels)))
+        return float((self.predict(test) == test.labels).mean())
+
+
+class LinearProbe(_Probe):
+    """A linear classifier on frozen features: closed-form ridge to +-1 targets, or logistic regression by L-BFGS.
+
+    Features are standardized as in `sl.fewshot`. `l2` is a number, a sequence or "sweep": then it is chosen on held-out
+    fifths of the training rows, class by class, and all rows are used in the end. The chosen one is `l2_`.
+
+    >>> import torch
+    >>> y = torch.arange(60) % 3
+    >>> x = torch.nn.functional.one_hot(y, 5).float() + 0.1 * torch.randn(60, 5)
+    >>> sl.evals.LinearProbe().fit(x[:30], y[:30]).score(x[30:], y[30:])
+    1.0
+    """
+
+    def __init__(self, method: Literal["ridge", "logistic"] = "ridge", *, l2: Penalty = "sweep"):
+        if method not in ("ridge", "logistic"):
+            raise ValueError(f"method is 'ridge' or 'logistic'; got {method!r}.")
+        if isinstance(l2, int | float):
+            check_l2(l2)
+        self.method, self.l2 = method, l2
+
+    def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "LinearProbe":
+        train = as_extracted(features, labels)
+        x = checked_train(train)
+        y = torch.from_numpy(train.labels)
+        classes, ranks = len(train.classes), ranks_of(train.labels)
+        sweep = (float(self.l2),) if isinstance(self.l2, int | float) else sweep_of(self.l2)
+        if self.method == "ridge":
+            self.l2_ = best_l2(x, y, sweep, classes=classes, ranks=ranks)
+            solved = Ridge.of_labels(x, y, classes)
+            self.weights, self.scaling = solved.solve(self.l2_), solved.scaling
+        else:
+            sweep = logistic.SWEEP if sweep == SWEEP else sweep
+            self.l2_ = logistic.best_l2(x, y, sweep, classes=classes, ranks=ranks)
+            self.scaling = Scaling.of(x)
+            self.weights = logistic.solve(self.scaling(x), y, classes=classes, l2=self.l2_)
+        self.train = train.take(slice(0))  # its classes and kind of labels, without its rows
+        return self
+
+    def scores(self, features: Data) -> Tensor:
+        """One number per row and class: the larger, the more likely."""
+        self.fitted()
+        x = as_vectors(features, len(self.scaling.mean))
+        return torch.cat([*apply(x, self.weights, self.scaling), torch.empty(0, self.weights.shape[1])])
+
+    def probabilities(self, features: Data) -> Tensor:
+        """Of a logistic probe: softmax over classes, or each class on its own where there are several per row."""
+        if self.method != "logistic":
+            raise ValueError("Only a logistic probe has probabilities: LinearProbe('logistic').")
+        scores = self.scores(features)
+        return scores.sigmoid() if self.fitted().labels.ndim == 2 else scores.softmax(1)
+
+
+def ranks_of(labels: NDArray[Any]) -> Tensor:
+    """In which part each row is held out: rows of a class in random order, so that a sorted dataset does no harm."""
+    chance = np.argsort(Draws(word(0, "held out"), np.arange(len(labels))).uniform("rank"), kind="stable")
+    ranks = np.empty(len(labels), dtype=np.int64)
+    ranks[chance] = np.arange(len(labels)) if labels.ndim == 2 else class_ranks(labels[chance])
+    return torch.from_numpy(ranks)
+
+
+class KNNProbe(_Probe):
+    """The nearest training rows by cosine similarity, each with one vote or with exp(similarity / temperature).
+
+    A class's score is its share of the votes. Rows of length zero are similar to nothing.
+
+    >>> import torch
+    >>> x, y = torch.eye(6), torch.arange(6) % 2
+    >>> sl.evals.KNNProbe(1).fit(x, y).score(x + 0.1, y)
+    1.0
+    """
+
+    def __init__(
+        self, neighbors: int = 20, *, weights: Literal["distance", "uniform"] = "distance", temperature: float = 0.07
+    ):
+        if neighbors < 1:
+            raise ValueError(f"At least one neighbor votes, not {neighbors}.")
+        if weights not in ("distance", "uniform"):
+            raise ValueError(f"weights is 'distance' or 'uniform'; got {weights!r}.")
+        if temperature <= 0:
+            raise ValueError(f"temperature is positive; got {temperature}.")
+        self.neighbors, self.weights, self.temperature = neighbors, weights, temperature
+
+    def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "KNNProbe":
+        train = as_extracted(features, labels)
+        checked_train(train)
+        if len(train) < self.neighbors:
+            raise ValueError(f"{self.neighbors} neighbors were asked for; there are {len(train)} training rows.")
+        self.train = train
+        return self
+
+    def scores(self, features: Data) -> Tensor:
+        train = self.fitted()
+        x = as_vectors(features, vectors(train).shape[1])
+        several = train.labels.ndim == 2
+        labels = torch.from_numpy(train.labels)
+        votes = labels.double() if several else torch.nn.functional.one_hot(labels, len(train.classes)).double()
+        said = [torch.empty(0, len(train.classes), dtype=torch.float64)]
+        for start in range(0, len(x), TEST_ROWS):
+            similarity, index = nearest(x[start : start + TEST_ROWS], train.features, self.neighbors)
+            weight = torch.ones_like(similarity)
+            if self.weights == "distance":
+                weight = ((similarity - similarity[:, :1]) / self.temperature).exp()
+            share = (weight[..., None] * votes[index]).sum(1) / weight.sum(1, keepdim=True)
+            said.append(share - 0.5 if several else share)  # a label holds where it has more than half of the votes
+        return torch.cat(said)
+
+
+def nearest(x: Tensor, among: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Cosine similarities and row numbers of the nearest rows, nearest first; many rows are gone through in blocks."""
+    unit = torch.nn.functional.normalize(x.double(), dim=1)
+    best, where = torch.empty(len(x), 0, dtype=torch.float64), torch.empty(len(x), 0, dtype=torch.int64)
+    for start in range(0, len(among), TRAIN_ROWS):
+        block = torch.nn.functional.normalize(among[start : start + TRAIN_ROWS].double(), dim=1)
+        best = torch.cat([best, unit @ block.mT], dim=1)
+        where = torch.cat([where, torch.arange(start, start + len(block)).expand(len(x), -1)], dim=1)
+        best, order = best.topk(min(count, best.shape[1]), dim=1)
+        where = where.gather(1, order)
+    return best, where
+
+
+def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
+    """Accuracy of a fresh fit; the same probe may be used again and again."""
+    train, test = aligned(train, test)
+    same_width(train.features, test.features)
+    return probe.fit(train).score(test)
+
+
+def probe_named(name: str, **settings: Any) -> Any:
+    """ridge, logistic or knn, as the command line calls them."""
+    match name:
+        case "ridge" | "logistic":
+            return LinearProbe(name, **settings)
+        case "knn":
+            return KNNProbe(**settings)
+    raise ValueError(f"A probe is ridge, logistic or knn; got {name!r}.")
+
+
+PROBES: Sequence[str] = ("ridge", "logistic", "knn")

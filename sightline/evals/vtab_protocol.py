@@ -1,0 +1,171 @@
+"""The VTAB-1k harness: 800 images to train on, 200 to choose on, all 1,000 for the final fit, and a test set."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sightline.data.datasets import Dataset
+from sightline.data.named.suites import SuiteTask, suite
+from sightline.evals.extraction import described, extract
+from sightline.evals.few_shot import sweep_of
+from sightline.evals.inputs import checked_train, vectors
+from sightline.evals.probing.ridge import Ridge, apply
+from sightline.progress import progress
+from sightline.spec import Result
+
+Fit = Callable[[Any, SuiteTask, dict[str, Dataset]], float]
+GROUPS = ("natural", "specialized", "structured")
+
+# ViT, table 9: percent, in the order of sl.data.suite("vtab")
+REFERENCES: dict[str, tuple[float, ...]] = {
+    "ViT-H/14 (JFT)": (
+        95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4, 76.6,
+        91.7, 63.8, 53.1, 79.4, 63.3, 84.5, 33.2, 51.2,
+    ),
+    "ViT-L/16 (JFT)": (
+        95.4, 81.9, 74.3, 99.7, 96.7, 63.5, 87.4, 83.6, 96.5, 89.7, 77.1,
+        86.4, 63.1, 49.7, 74.5, 60.5, 82.2, 36.2, 51.1,
+    ),
+    "ViT-L/16 (ImageNet-21k)": (
+        90.8, 84.1, 74.1, 99.3, 92.7, 61.0, 80.9, 82.5, 95.6, 85.2, 75.3,
+        70.3, 56.1, 41.9, 74.7, 64.9, 79.9, 30.5, 41.7,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vtab(Result):
+    """Accuracy on every task of a suite; the score is the mean over tasks, not over groups.
+
+    >>> rows = sl.evals.vtab_references()
+    >>> [round(100 * row.score, 2) for row in rows]
+    [77.63, 76.29, 72.71]
+    """
+
+    suite: str
+    tasks: tuple[str, ...]
+    groups: tuple[str, ...]  # of each task
+    accuracy: NDArray[np.float64]  # by task
+    complete: bool  # whether every task of the suite is there
+
+    @property
+    def score(self) -> float:
+        """Mean accuracy over tasks: over all 19 for VTAB-1k."""
+        return float(self.accuracy.mean())
+
+    @property
+    def by_group(self) -> dict[str, float]:
+        """Mean accuracy of each group that has tasks here."""
+        of = np.array(self.groups)
+        return {g: float(self.accuracy[of == g].mean()) for g in GROUPS if (of == g).any()}
+
+    def summary(self) -> dict[str, float]:
+        name = f"mean of {len(self.tasks)}" + ("" if self.complete else f" of {len(suite(self.suite))} tasks")
+        return {name: self.score, **self.by_group}
+
+
+def vtab_references() -> tuple[Vtab, ...]:
+    """The rows of the ViT paper's table 9, as results.
+
+    >>> sl.evals.vtab_references()[0].by_group["structured"]
+    0.65025
+    """
+    tasks = suite("vtab")
+    return tuple(
+        Vtab(
+            title=name,
+            caption=f"{name}, fine-tuned (ViT, table 9).",
+            how={"source": "arXiv 2010.11929, table 9", "protocol": "fine-tuned, 2500 steps"},
+            suite="vtab",
+            tasks=tuple(t.name for t in tasks),
+            groups=tuple(t.group for t in tasks),
+            accuracy=np.array(row) / 100,
+            complete=True,
+        )
+        for name, row in REFERENCES.items()
+    )
+
+
+def vtab(
+    model: Any,
+    name: str = "scenes-vtab",
+    *,
+    tasks: Sequence[str] | None = None,
+    root: str | Path | None = None,
+    fit: Fit | None = None,
+    batch: int = 64,
+    workers: int = 0,
+) -> Vtab:
+    """A model on a suite of tasks with 1,000 training images each: "scenes-vtab" anywhere, "vtab" with its data.
+
+    By default a linear classifier on frozen features: l2 chosen on the 200 after fitting the 800, then fitted to all
+    1,000 and tested once. Table 9's rows are fine-tuned; for that give `fit(model, task, splits) -> accuracy`, with
+    splits train800, val200, train1000 and test. `tasks` chooses some; the score then is that of those alone.
+
+    >>> model = sl.build("vit-nano4")
+    >>> sl.vtab(model, tasks=["cells"], fit=lambda model, task, splits: len(splits["test"]) / 4000).accuracy
+    array([0.5])
+    """
+    every = suite(name)
+    unknown = set(tasks or ()) - {t.name for t in every}
+    if unknown:
+        raise ValueError(f"{name} has no task {', '.join(sorted(unknown))}; it has {', '.join(t.name for t in every)}.")
+    chosen = [t for t in every if tasks is None or t.name in tasks]
+    if not chosen:
+        raise ValueError(f"No task was chosen; {name} has {', '.join(t.name for t in every)}.")
+    settings = {"size": model.image.size[0]} if name == "scenes-vtab" else {}
+    splits = {t.name: t.splits(root=root, **settings) for t in chosen}  # what is missing shows before the first hour
+    run = fit or linear(batch=batch, workers=workers)
+    accuracy = [run(model, t, splits[t.name]) for t in progress(chosen, name)]
+    return Vtab(
+        title=f"{described(model)} on {name}",
+        caption=f"{len(chosen)} tasks of 1,000 training images, "
+        + ("frozen features, linear classifier." if fit is None else "by a function of the user's."),
+        how={"model": described(model), "protocol": "800 / 200 / 1000", "fit": "linear" if fit is None else "given"},
+        suite=name,
+        tasks=tuple(t.name for t in chosen),
+        groups=tuple(t.group for t in chosen),
+        accuracy=np.array(accuracy, dtype=np.float64),
+        complete=len(chosen) == len(every),
+    )
+
+
+def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sweep") -> Fit:
+    """Frozen features and ridge regression under the 800/200/1000 protocol; each image is seen by the model once."""
+
+    def run(model: Any, task: SuiteTask, splits: Mapping[str, Dataset]) -> float:
+        train, val, test = (
+            extract(model, splits[part], batch=batch, workers=workers) for part in ("train800", "val200", "test")
+        )
+        x, v, z = checked_train(train), vectors(val), vectors(test)
+        y, w = torch.from_numpy(train.labels), torch.from_numpy(val.labels)
+        ridge = Ridge.of_labels(x, y, task.classes)
+        right = {
+            value: int((torch.cat([*apply(v, ridge.solve(value), ridge.scaling)]).argmax(1) == w).sum())
+            for value in sweep_of(l2)
+        }
+        best = max(right, key=lambda value: right[value])
+        final = Ridge.of_labels(torch.cat([x, v]), torch.cat([y, w]), task.classes)
+        guesses = torch.cat([s.argmax(1) for s in apply(z, final.solve(best), final.scaling)])
+        return float((guesses.numpy() == test.labels).mean())
+
+    return run
+
+
+def beside_references(result: Vtab) -> list[dict[str, Any]]:
+    """One row per task, group and mean; for VTAB-1k with the paper's rows beside ours."""
+    others = vtab_references() if result.suite == "vtab" else ()
+    rows: list[dict[str, Any]] = []
+    for i, task in enumerate(result.tasks):
+        row: dict[str, Any] = {"task": task, "group": result.groups[i], "accuracy": float(result.accuracy[i])}
+        rows.append(row | {o.title: float(o.accuracy[o.tasks.index(task)]) for o in others})
+    for group, mean in result.by_group.items():
+        rows.append({"task": "mean", "group": group, "accuracy": mean} | {o.title: o.by_group[group] for o in others})
+    whole = f"mean of {len(result.tasks)}"
+    rows.append({"task": whole, "group": "", "accuracy": result.score} | {o.title: o.score for o in others})
+    return rows

@@ -1,1 +1,0 @@
-"""Results to pictures: one short function per type of result."""

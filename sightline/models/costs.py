@@ -1,0 +1,160 @@
+"""What a model costs: parameters, multiply-accumulates, and the memory of its activations."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from sightline.models import checks
+from sightline.models.construct import build, change
+from sightline.models.variants import Config, config
+from sightline.models.vit import ViT, ViTConfig
+
+# torch counts every fused attention kernel but the CPU's
+FUSED_ON_CPU = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Cost of one image through a model; bytes are for float32 unless the model holds another type.
+
+    >>> sl.cost("vit-b16").parameters
+    86567656
+    """
+
+    size: tuple[int, int]
+    tokens: int | None  # length of the sequence, where there is one
+    parameters: int
+    macs: int  # multiply-accumulates of a forward pass, attention products included
+    attention_macs: int  # of these, the products of queries with keys and of weights with values
+    activation_bytes: int  # kept for the backward pass
+    parameter_bytes: int
+
+    @property
+    def gmacs(self) -> float:
+        """Multiply-accumulates in units of 10^9."""
+        return self.macs / 1e9
+
+
+def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Cost:
+    """Parameters, multiply-accumulates and activation memory for one image, without running or allocating anything.
+
+    Takes a name, a configuration or any module of (b, c, y, x). Multiply-accumulates come from torch's own counter; the
+    activations are the tensors that autograd would really keep. The model itself is not touched.
+
+    >>> round(sl.cost("vit-b16", size=384).gmacs, 2)
+    55.48
+    """
+    model = _at_size(model, size)
+    settings: Any = getattr(model, "config", None)
+    y, x = checks.pair(size if size is not None else _native_size(model))
+    channels = getattr(settings, "channels", 3)
+    parameters = list(model.parameters())
+    dtype = next((p.dtype for p in parameters), torch.float32)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.enable_grad():
+        weights = {
+            name: fake.from_tensor(torch.empty_like(value, device="meta")).to("cpu").requires_grad_(value.requires_grad)
+            for name, value in [*model.named_parameters(), *model.named_buffers()]
+        }
+        kept = Kept(weights.values())
+        image = torch.empty(1, channels, y, x, dtype=dtype)
+        with (
+            FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter,
+            saved_tensors_hooks(kept.pack, kept.unpack),
+        ):
+            functional_call(_Whole(model), {f"model.{k}": v for k, v in weights.items()}, (image,))
+    plan = getattr(model, "plan", None)
+    return Cost(
+        size=(y, x),
+        tokens=plan.tokens if plan is not None else None,
+        parameters=sum(p.numel() for p in parameters),
+        macs=counter.get_total_flops() // 2,
+        attention_macs=2 * plan.depth * plan.tokens**2 * plan.width if plan is not None else 0,
+        activation_bytes=kept.bytes,
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+    )
+
+
+def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> list[dict[str, Any]]:
+    """How the cost of attention grows as patches shrink to single pixels: with the square of the tokens (R25).
+
+    `matrix_bytes` is what the attention weights of one block take for one image if they are written out (float32).
+
+    >>> pixels, patches = sl.models.attention_growth("vit-b16", patches=(1, 16))
+    >>> pixels["patches"], patches["patches"], round(pixels["attention_macs"] / patches["attention_macs"])
+    (50176, 196, 64875)
+    """
+    rows = []
+    for patch in patches:
+        c = config(what) if isinstance(what, str) else what
+        if not isinstance(c, ViTConfig):
+            raise ValueError(f"attention_growth takes a plain ViT; got a {type(c).__name__}.")
+        c = replace(c, patch=patch)
+        rows.append(
+            {
+                "patch": patch,
+                "patches": c.grid[0] * c.grid[1],
+                "tokens": c.tokens,
+                "attention_macs": 2 * c.depth * c.tokens**2 * c.width,
+                "macs": c.depth * c.tokens * (2 * c.tokens * c.width + 4 * c.width**2 + 2 * c.width * c.mlp_width),
+                "matrix_bytes": 4 * c.heads * c.tokens**2,
+            }
+        )
+    return rows
+
+
+class _Whole(nn.Module):
+    """Counts every token to the end, as the published tables do, where the forward pass may leave some out."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.model, ViT):
+            return self.model(x)
+        return self.model.head(self.model.represent(self.model.encode(x)))
+
+
+class Kept:
+    """Counts the storages that autograd keeps, each once, the weights apart, and notes the largest."""
+
+    def __init__(self, weights: Any):
+        self.seen = {w.untyped_storage()._cdata for w in weights}
+        self.bytes = self.largest = 0
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.seen:
+            self.seen.add(storage._cdata)
+            self.bytes += storage.nbytes()
+            self.largest = max(self.largest, storage.nbytes())
+        return tensor
+
+    def unpack(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+def _at_size(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
+    """The model on the meta device; one of ours that holds another size is rebuilt for the one asked for."""
+    changes: dict[str, Any] = {} if size is None else {"size": size}
+    if not isinstance(model, nn.Module):
+        return build(model, device="meta", **changes)
+    settings = getattr(model, "config", None)
+    if size is None or not hasattr(model, "initialize") or settings is None:
+        return model
+    return build(change(settings, **changes), device="meta").to(next(model.parameters()).dtype)
+
+
+def _native_size(model: nn.Module) -> checks.Pair:
+    image = getattr(model, "image", None)
+    if image is None:
+        raise ValueError(f"A {type(model).__name__} does not say its image size: give one, cost(model, size=224).")
+    return image.size

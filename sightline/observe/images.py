@@ -1,0 +1,160 @@
+"""Images for looking at models: any source, each model's own preprocessing, batch by batch, with progress."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sightline.data.datasets import Dataset
+from sightline.data.draws import shuffled, word
+from sightline.data.images import normalize
+from sightline.data.opening import model_batch
+from sightline.observe.model import ObservedModel
+from sightline.progress import progress
+from sightline.spec import ImageSpec
+
+Data = Any  # a Dataset, a batch of images, or an iterable of images, files, pairs (image, label) or batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The same images as each model wants them, and their labels where they have any."""
+
+    images: tuple[Tensor, ...]  # one batch per subject
+    labels: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.images[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource:
+    """A source of images that can be gone through once for all models, and again if it is no one-way iterator.
+
+    `n` takes a random sample, another one in each repeat; `shuffle` mixes the order, so that batches differ.
+    """
+
+    data: Data
+    batch: int
+    n: int | None = None
+    seed: int = 0
+    shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
+            raise ValueError(f"batch is a whole number from 1 up; got {self.batch!r}.")
+        if self.n is not None and (isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1):
+            raise ValueError(f"n is a whole number from 1 up, or None for all images; got {self.n!r}.")
+        if not isinstance(self.data, Iterable) or isinstance(self.data, str | bytes | dict):
+            what = f"a {type(self.data).__name__}"
+            raise ValueError(f"Images come as a Dataset, a batch (b, 3, y, x) or an iterable of images; got {what}.")
+        if isinstance(self.data, Tensor | np.ndarray) and self.data.ndim != 4:
+            raise ValueError(f"A batch of images has four dimensions; got shape {tuple(self.data.shape)}.")
+
+    @property
+    def one_way(self) -> bool:
+        """Whether it can be gone through only once."""
+        return not isinstance(self.data, Dataset | Tensor | np.ndarray | Sequence) and iter(self.data) is self.data
+
+    @property
+    def total(self) -> int | None:
+        """How many images will come, where that is known before."""
+        if not hasattr(self.data, "__len__"):
+            return self.n
+        have = len(self.data)
+        return have if self.n is None else min(self.n, have)
+
+    def batches(self, observed: Sequence[ObservedModel], *, repeat: int = 0, what: str = "looking") -> Iterator[Batch]:
+        """Batches of one pass, with a bar for what takes longer than two seconds."""
+        source = self._dataset(observed, repeat) if isinstance(self.data, Dataset) else self._loose(observed, repeat)
+        steps = math.ceil(self.total / self.batch) if self.total else 0
+        empty = True
+        batch: Batch
+        for batch in progress(cast(Sequence[Batch], Steps(source, steps)), what):
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("There are no images to look at.")
+
+    def _dataset(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
+        d: Dataset = self.data
+        if len(d) == 0:
+            raise ValueError(f"{d.name} is empty: there are no images to look at.")
+        if self.shuffle or (self.n is not None and self.n < len(d)):
+            d = d.sample(min(self.n or len(d), len(d)), seed=word(self.seed, "look", repeat) >> 1)
+        specs = [s.image for s in observed]
+        each = {spec: d.batches(spec, batch=self.batch, device=None) for spec in specs}
+        for made in zip(*each.values()):
+            bytes_ = {spec: images for spec, (images, _) in zip(each, made)}
+            yield Batch(tuple(_placed(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
+
+    def _loose(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
+        rows = self._rows(repeat)
+        while chunk := list(itertools.islice(rows, self.batch)):
+            raws, labels = zip(*chunk)
+            images = tuple(_placed(model_batch(raws, s.image), s) for s in observed)
+            yield Batch(images, None if any(l is None for l in labels) else torch.as_tensor(labels))
+
+    def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
+        """Single images with labels or None, in the order of this pass."""
+        data, key = self.data, word(self.seed, "look", repeat)
+        if isinstance(data, Tensor | np.ndarray) or (isinstance(data, Sequence) and _single(data)):
+            total = len(data)
+            mixed = self.shuffle or (self.n is not None and self.n < total)
+            order = shuffled(total, key, np.arange(total)) if mixed else np.arange(total)
+            return (_pair(data[int(i)]) for i in order[: self.n])
+        if repeat and self.one_way:
+            raise ValueError("This iterator can be gone through only once: give a list or a Dataset for repeats.")
+        return itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n)
+
+
+class Steps:
+    """Batches with their number, for the bar."""
+
+    def __init__(self, batches: Iterator[Batch], count: int):
+        self.iterator, self.count = batches, count
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.iterator
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    return (item[0], item[1]) if isinstance(item, tuple) and len(item) == 2 else (item, None)
+
+
+def _single(data: Sequence) -> bool:
+    """Whether a list holds images, and not batches of them."""
+    return len(data) > 0 and getattr(_pair(data[0])[0], "ndim", 3) == 3
+
+
+def _unbatched(item: Any) -> Iterator[tuple[Any, Any]]:
+    image, label = _pair(item)
+    if isinstance(image, Tensor | np.ndarray) and image.ndim == 4:
+        return zip(image, itertools.repeat(None) if label is None else label)
+    return iter([(image, label)])
+
+
+def _placed(images: Tensor, s: ObservedModel) -> Tensor:
+    device, dtype = s.place
+    return images.to(device=device, dtype=dtype)
+
+
+def thumbnails(images: Tensor, spec: ImageSpec, side: int = 128) -> np.ndarray:
+    """Prepared images as bytes (b, height, width, 3) to be shown, the longer side at most so long."""
+    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (spec.mean, spec.std))
+    shown = images.detach().float().cpu() * std + mean
+    shrink = side / max(shown.shape[2:])
+    if shrink < 1:
+        size = [max(1, round(s * shrink)) for s in shown.shape[2:]]
+        shown = F.interpolate(shown, size=size, mode="bilinear", antialias=True)
+    shown = shown if shown.shape[1] == 3 else shown[:, :1].expand(-1, 3, -1, -1)
+    return (shown.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()

@@ -1,0 +1,140 @@
+"""Parts of a model switched off for a while: "block 3", "skip 3", "head 3.1", "token 17"."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, pick
+from sightline.models.taps import first_tensor
+from sightline.models.vit import Block, ViT
+from sightline.observe.model import ObservedModel
+
+FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What is switched off: a block, both skips of a block, one head, or one patch token."""
+
+    kind: str
+    number: int
+    head: int = 0
+
+    @classmethod
+    def parse(cls, text: str, s: ObservedModel) -> "Switch":
+        """From words, checked against the model."""
+        found = FORM.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(f'What is switched off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
+        made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
+        made.check(s, text)
+        return made
+
+    def check(self, s: ObservedModel, text: str) -> None:
+        blocks = len(s.attention_blocks)
+        if not blocks:
+            raise ValueError(f"{s.name} is no Transformer: {text!r} cannot be switched off.")
+        most = s.grid[0] * s.grid[1] if self.kind == "token" else blocks
+        if self.number >= most:
+            raise ValueError(f"{s.name} has {self.kind}s 0 to {most - 1} (blocks for heads); got {text!r}.")
+        c: Any = getattr(s.model, "encoder_config", getattr(s.model, "config", None))
+        if self.kind == "head" and self.head >= c.heads:
+            raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
+        if self.kind == "token" and getattr(c, "position", None) == "relative":
+            raise ValueError(f"{s.name} attends by relative positions: a token cannot be taken out.")
+
+
+@contextmanager
+def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
+    """The model without it; everything is put back afterwards, whatever happens."""
+    block = s.attention_blocks[switch.number if switch.kind != "token" else 0]
+    with ExitStack() as stack:
+        match switch.kind:
+            case "block":
+                stack.callback(block.register_forward_hook(_as_it_came, with_kwargs=True).remove)
+            case "token":
+                hook = _without(s.prefix + switch.number)
+                stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            case "head":
+                _no_head(stack, s, block, switch.head)
+            case "skip":
+                _no_skips(stack, block)
+        yield
+
+
+def _as_it_came(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+    return _like(output, first_tensor("the block", (*args, *kwargs.values())))
+
+
+def _like(output: Any, value: Tensor) -> Any:
+    """A value in the form in which the block puts out its own."""
+    return value if isinstance(output, Tensor) else (value, *output[1:])
+
+
+def _without(token: int) -> Callable:
+    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        def cut(x: Any) -> Any:
+            whole = isinstance(x, Tensor) and x.ndim == 3
+            return torch.cat([x[:, :token], x[:, token + 1 :]], dim=1) if whole else x
+
+        return tuple(map(cut, args)), {k: cut(v) for k, v in kwargs.items()}
+
+    return hook
+
+
+def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) -> None:
+    if isinstance(s.model, ViT):
+        tap: nn.Module = block.attn.per_head  # type: ignore[assignment, union-attr]
+        stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
+        return
+    running: list[bool] = []  # someone else's: the fused result within this block
+    stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
+    stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
+    stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+    torch.backends.mha.set_fastpath_enabled(False)
+    fused = F.scaled_dot_product_attention
+    hits: list[int] = []
+
+    def stand_in(*args: Any, **kwargs: Any) -> Tensor:
+        out = fused(*args, **kwargs)
+        if running:
+            hits.append(1)
+        return _silent(out, head) if running else out
+
+    stack.callback(setattr, F, "scaled_dot_product_attention", fused)
+    F.scaled_dot_product_attention = stand_in
+
+    def check(module: nn.Module, args: Any, output: Any) -> None:
+        if not hits:
+            raise ValueError(f"{s.name} writes its attention out, so that a head cannot be switched off from outside.")
+
+    stack.callback(s.model.register_forward_hook(check).remove)
+
+
+def _silent(out: Tensor, head: int) -> Tensor:
+    out = out.clone()
+    out[:, head] = 0
+    return out
+
+
+def _no_skips(stack: ExitStack, block: nn.Module) -> None:
+    if isinstance(block, Block):
+        stack.callback(setattr, block, "skips", block.skips)
+        block.skips = False
+        return
+    # someone else's pre-norm block: what stood on the skip is kept from the second norm and from the output
+    said: dict[str, Tensor] = {}
+    attention, norm, mlp = pick(block, ATTENTION_BRANCH), pick(block, NORM2), pick(block, MLP_BRANCH)
+    assert attention is not None
+    assert norm is not None
+    assert mlp is not None
+    stack.callback(attention.register_forward_hook(lambda m, a, out: said.update(a=first_tensor("", out))).remove)
+    stack.callback(norm.register_forward_pre_hook(lambda m, a: (said["a"],)).remove)
+    stack.callback(mlp.register_forward_hook(lambda m, a, out: said.update(m=first_tensor("", out))).remove)
+    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, said["m"])).remove)

@@ -1,0 +1,1 @@
+from .write import write_report as write_report

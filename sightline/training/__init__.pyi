@@ -1,0 +1,16 @@
+from . import recipes as recipes
+from .failures import Diverged as Diverged
+from .failures import Stopped as Stopped
+from .hyperrule import bit_hyperrule as bit_hyperrule
+from .hyperrule import bit_hyperrule_lr as bit_hyperrule_lr
+from .hyperrule import bit_hyperrule_sizes as bit_hyperrule_sizes
+from .loop import fit as fit
+from .masked import MAE as MAE
+from .masked import MaskedPatches as MaskedPatches
+from .recipe import Recipe as Recipe
+from .run import Curves as Curves
+from .run import Run as Run
+from .schedule import rate as rate
+from .tasks import classification_loss as classification_loss
+from .trainable import layer_scales as layer_scales
+from .trainable import transfer as transfer

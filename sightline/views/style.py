@@ -1,0 +1,147 @@
+"""One look for every figure: colors that color-blind eyes tell apart, one scale for similarity, labeled axes.
+
+matplotlib is imported here, inside functions, so that `import sightline` does not pay for it.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+INK = "#22262b"  # text and axes; the page replaces it by its own color of text
+PALE = "#9aa1a9"
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31")  # Okabe and Ito's
+LIKENESS = "magma"  # similarity and attention; perceptually even, dark to light
+TWO_SIDED = "RdBu_r"
+SETTINGS: dict[str, Any] = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "image.interpolation": "nearest",
+    "savefig.dpi": 144,
+    "text.parse_math": False,  # a dollar in a name of a class starts no formula
+    "svg.fonttype": "none",  # text stays text: smaller files, and it can be searched
+    "svg.hashsalt": "sightline",  # the same result gives the same file
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The settings, for a while: nobody else's figures change. The first figure of all is no reason for a warning."""
+    log = logging.getLogger("matplotlib")
+    before = log.level
+    log.setLevel(logging.ERROR)  # else: it is building its font cache, it made itself a folder
+    try:
+        import matplotlib as mpl
+
+        settings: Any = SETTINGS
+        with mpl.rc_context(settings), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def new_figure(size: tuple[float, float]) -> Any:
+    """A figure that no window belongs to; inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colors(name: str = LIKENESS) -> NDArray[np.uint8]:
+    """256 colors (256, 3), for whoever draws without matplotlib: the page's script."""
+    import matplotlib as mpl
+
+    return np.asarray(np.round(mpl.colormaps[name](np.arange(256))[:, :3] * 255), dtype=np.uint8)
+
+
+def nice_top(values: NDArray) -> float:
+    """1, the end of the shared scale; a smaller round number where nothing reaches a half of it."""
+    known = values[np.isfinite(values)]
+    most = float(known.max()) if known.size else 1.0
+    return next((top for top in (0.05, 0.1, 0.2, 0.5) if most <= top), 1.0)
+
+
+def heat(
+    ax: Any, values: NDArray, *, top: float = 1.0, label: str = "", origin: str = "upper", bar: bool = True
+) -> Any:
+    """A heat map from 0 to `top`; what has no value is gray, what lies below 0 is said at the bar."""
+    import matplotlib as mpl
+
+    shades = mpl.colormaps[LIKENESS].with_extremes(bad="#b8bcc2")
+    shown = ax.imshow(values, cmap=shades, vmin=0, vmax=top, origin=origin, aspect="auto" if bar else "equal")
+    ax.spines[:].set_visible(False)
+    if bar:
+        known = values[np.isfinite(values)]
+        ends = ("min" if (known < 0).any() else "") + ("max" if (known > top).any() else "")
+        extend: Any = {"": "neither", "min": "min", "max": "max", "minmax": "both"}[ends]
+        ax.figure.colorbar(shown, ax=ax, label=label, fraction=0.05, pad=0.02, extend=extend)
+    return shown
+
+
+def bare(ax: Any, title: str = "") -> None:
+    """No ticks, no frame: for images."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    if title:
+        ax.set_title(title, fontsize=8)
+
+
+def mosaic(tiles: NDArray, columns: int, gap: int = 1) -> NDArray[np.float64]:
+    """Tiles (n, y, x) or (n, y, x, 3) in rows with gaps between; the gaps and what is left over are NaN."""
+    count, y, x = tiles.shape[:3]
+    rows = -(-count // columns)
+    out = np.full((rows * (y + gap) - gap, columns * (x + gap) - gap, *tiles.shape[3:]), np.nan)
+    for i, tile in enumerate(tiles):
+        r, c = divmod(i, columns)
+        out[r * (y + gap) : r * (y + gap) + y, c * (x + gap) : c * (x + gap) + x] = tile
+    return out
+
+
+def spread_out(count: int, most: int) -> list[int]:
+    """At most so many numbers from 0 to count - 1, first and last among them, evenly spaced."""
+    return sorted({int(i) for i in np.rint(np.linspace(0, count - 1, min(count, most)))}) if count else []
+
+
+def lines(ax: Any, x: Any, rows: NDArray, names: Sequence[str], band: NDArray | None = None) -> None:
+    """One line per row with its name and, where known, its band."""
+    for i, (row, name) in enumerate(zip(rows, names)):
+        at = x[i] if isinstance(x, np.ndarray) and x.ndim == 2 else x
+        color = COLORS[i % len(COLORS)]
+        style = ("-", "--", ":")[i // len(COLORS) % 3]
+        ax.plot(at, row, marker="o" if len(row) < 40 else "", color=color, linestyle=style, label=str(name))
+        if band is not None and np.isfinite(band[i]).any():
+            ax.fill_between(at, row - band[i], row + band[i], color=color, alpha=0.18, linewidth=0)
+
+
+def legend(ax: Any, count: int, most: int = 12) -> None:
+    """Names beside the lines unless there are too many to read."""
+    if 1 < count <= most:
+        ax.legend(loc="best")
+
+
+def models_of(result: Any) -> list[str]:
+    """The names of the models a result is about, where it knows them."""
+    told = result.how.get("models") or ()
+    return [str(m["name"]) for m in told if isinstance(m, dict) and "name" in m]

@@ -1,0 +1,1 @@
+"""The files weights come in."""

@@ -1,0 +1,183 @@
+"""NumPy archives, read member by member with nothing pickled, and written so that other readers see plain arrays."""
+
+import io
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sightline.spec import atomic
+from sightline.weights.containers.safetensors import bytes_of, fill
+from sightline.weights.report import WeightsError
+
+ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
+HEADER_LIMIT = 10_000  # bytes of one array's header
+LOCAL_HEADER = 30  # bytes of a zip member's own header, before name and extra field
+DTYPES = {
+    np.dtype(a): b
+    for a, b in {
+        "f8": torch.float64,
+        "f4": torch.float32,
+        "f2": torch.float16,
+        "i8": torch.int64,
+        "i4": torch.int32,
+        "i2": torch.int16,
+        "i1": torch.int8,
+        "u1": torch.uint8,
+        "?": torch.bool,
+        "V2": torch.bfloat16,  # JAX saves bfloat16 as two raw bytes
+    }.items()
+}
+# what zipfile, zlib and NumPy's header parser raise on damaged input
+ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
+FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One array of the archive."""
+
+    info: zipfile.ZipInfo
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    fortran: bool
+    skip: int  # bytes of the array's header
+
+
+@dataclass
+class NpzSource:
+    """Own reader of .npz: sizes are checked before anything is read, and checksums while reading."""
+
+    path: Path
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    header: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def fits(path: Path) -> bool:
+        """Whether the zip file is a NumPy archive (torch writes zip files too)."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except FAULTS as error:
+            raise WeightsError(f"{path} is damaged or cut short ({error}). Download it again.") from error
+        return all(n.endswith(".npy") for n in names)
+
+    def __post_init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._kept: tuple[str, Tensor] | None = None
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                self.header = {"sightline": archive.comment.decode()} if archive.comment[:1] == b"{" else {}
+                self._refuse_bomb(archive)
+                for info in archive.infolist():
+                    self._add(archive, info)
+        except FAULTS as error:
+            if isinstance(error, WeightsError):
+                raise
+            raise WeightsError(f"{self.path} is damaged or cut short ({error}). Download it again.") from error
+
+    def _refuse_bomb(self, archive: zipfile.ZipFile) -> None:
+        size = self.path.stat().st_size
+        claimed = sum(info.file_size for info in archive.infolist())
+        if claimed > ROOM + RATIO * size:
+            raise WeightsError(f"{self.path} has {size} bytes and claims to unfold to {claimed}: refused.")
+
+    def _add(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        key = info.filename.removesuffix(".npy")
+        with archive.open(info) as file:
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise WeightsError(f"{key} is written in version {version} of the array format: damaged.")
+            parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
+            skip = file.tell()
+        if dtype.hasobject:
+            raise WeightsError(f"{key} holds Python objects, which could run code: refused.")
+        plain = dtype.newbyteorder("=") if dtype.byteorder == "<" else dtype
+        if plain not in DTYPES:
+            raise WeightsError(f"{key} has type {dtype}; expected numbers of 16, 32 or 64 bits, least byte first.")
+        if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != info.file_size - skip:
+            raise WeightsError(f"{key} has shape {shape} of {dtype}, which its {info.file_size - skip} bytes are not.")
+        if key in self._members:
+            raise WeightsError(f"{self.path} holds {key} twice: damaged.")
+        self._members[key] = Member(info, tuple(shape), DTYPES[plain], fortran, skip)
+        self.shapes[key], self.dtypes[key] = tuple(shape), DTYPES[plain]
+
+    def read(self, key: str, layer: int | None = None) -> Tensor:
+        m = self._members[key]
+        try:
+            if layer is None:
+                return self._whole(m)
+            if m.info.compress_type == zipfile.ZIP_STORED and not m.fortran:
+                return self._slice(m, layer)
+            if self._kept is None or self._kept[0] != key:
+                self._kept = (key, self._whole(m))
+            return self._kept[1][layer].clone()
+        except FAULTS as error:
+            if isinstance(error, WeightsError):
+                raise
+            raise WeightsError(f"{key} in {self.path} is damaged ({error}). Download it again.") from error
+
+    def _whole(self, m: Member) -> Tensor:
+        shape = m.shape[::-1] if m.fortran else m.shape
+        tensor = torch.empty(shape, dtype=m.dtype)
+        if m.info.compress_type == zipfile.ZIP_STORED:
+            head = self._direct(m, tensor, 0)
+            if zlib.crc32(bytes_of(tensor), zlib.crc32(head)) != m.info.CRC:
+                raise WeightsError(f"{m.info.filename} in {self.path} is damaged: its checksum differs.")
+        else:
+            with zipfile.ZipFile(self.path) as archive, archive.open(m.info) as file:
+                file.read(m.skip)
+                fill(file, tensor, self.path)
+                file.read(1)  # the end: zipfile compares the checksum there
+        return tensor.permute(*range(tensor.ndim)[::-1]) if m.fortran else tensor
+
+    def _slice(self, m: Member, layer: int) -> Tensor:
+        tensor = torch.empty(m.shape[1:], dtype=m.dtype)
+        self._direct(m, tensor, layer * tensor.numel() * tensor.dtype.itemsize)
+        return tensor
+
+    def _direct(self, m: Member, tensor: Tensor, offset: int) -> bytes:
+        """Read an uncompressed member past zipfile, into the tensor's memory; returns the array's header."""
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(m.info.header_offset)
+            local = file.read(LOCAL_HEADER).ljust(LOCAL_HEADER, b"\0")
+            start = m.info.header_offset + LOCAL_HEADER + int.from_bytes(local[26:28], "little")
+            start += int.from_bytes(local[28:30], "little")
+            file.seek(start)
+            head = file.read(m.skip)
+            file.seek(start + m.skip + offset)
+            fill(file, tensor, self.path)
+        return head
+
+
+def write_npz(path: str | Path, tensors: Mapping[str, Tensor], header: str = "") -> None:
+    """Plain arrays, uncompressed, in one piece. `header` becomes the archive's comment, which no reader minds."""
+    with atomic(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        archive.comment = header.encode() if len(header.encode()) < 2**16 else b""
+        for key, tensor in tensors.items():
+            if tensor.dtype == torch.bfloat16:  # NumPy has no such type; float32 holds every one of its values
+                tensor = tensor.float()
+            info = zipfile.ZipInfo(f"{key}.npy")  # the date stays 1980: the same weights give the same file
+            with archive.open(info, "w", force_zip64=True) as file:
+                file.write(_array_header(tensor))
+                file.write(bytes_of(tensor))
+
+
+def _array_header(tensor: Tensor) -> bytes:
+    like: Any = np.empty(0, dtype=str(tensor.dtype).removeprefix("torch."))
+    about = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": tuple(tensor.shape)}
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, about)
+    return out.getvalue()

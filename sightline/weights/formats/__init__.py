@@ -1,0 +1,1 @@
+"""How each library names its weights."""

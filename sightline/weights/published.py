@@ -1,0 +1,221 @@
+"""Names of published weights: what they are, where they come from, how their images are prepared, their license."""
+
+import difflib
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from sightline.models.variants import Config, config
+from sightline.spec import ImageSpec
+from sightline.weights.download import OfflineError, cache, fetch, fetch_hub, recall, remember
+from sightline.weights.formats.guess import IMAGENET_MEAN, IMAGENET_STD
+from sightline.weights.report import WeightsError
+
+GOOGLE, META, HUB = "https://storage.googleapis.com", "https://dl.fbaipublicfiles.com", "hf:"
+IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "crop": 0.875, "fit": "crop", "interpolation": "bicubic"}
+WHOLE = {**IMAGENET, "crop": 1.0}
+FINE = "--imagenet2012-steps_20k-lr_{}-res_{}.npz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """One entry of the zoo. `source` is an address, a path, or `hf:owner/repository`.
+
+    >>> sl.weights.zoo("vit-b16.augreg-i21k")[0].license
+    'Apache-2.0'
+    """
+
+    name: str  # variant, dot, tag
+    source: str
+    sha256: str | None = None  # whole or the beginning, as known; None: not published
+    license: str | None = None
+    classes: int = 1000
+    size: int | None = None  # None: the variant's own
+    image: dict[str, Any] = field(default_factory=dict)  # fields of ImageSpec that differ from the paper's
+    hints: dict[str, Any] = field(default_factory=dict)  # what no shape says: heads, gelu, norm_eps
+    about: str = ""
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the variant; the file itself says the rest."""
+        changes = {"classes": self.classes} | ({"size": self.size} if self.size else {})
+        return config(self.name.split(".")[0], **changes)
+
+    @property
+    def spec(self) -> ImageSpec:
+        """How images are prepared."""
+        return ImageSpec(**{**vars(self.config.image), **self.image})
+
+    def fetch(self) -> Path:
+        """The file or folder on disk, downloaded first where it must be."""
+        if self.source.startswith(HUB):
+            repo, _, revision = self.source.removeprefix(HUB).partition("@")
+            return self._or_advice(lambda: fetch_hub(repo, revision or None))
+        if "://" not in self.source:
+            path = Path(self.source).expanduser()
+            if not path.exists():
+                raise WeightsError(f"The zoo says that {self.name} is at {path}, but there is nothing.")
+            return path
+        file = unquote(Path(urlsplit(self.source).path).name)
+        return self._or_advice(lambda: fetch(self.source, cache() / "weights" / self.name / file, sha256=self.sha256))
+
+    def _or_advice(self, get: Any) -> Path:
+        try:
+            return get()
+        except OfflineError as error:
+            raise OfflineError(
+                f"{self.name} is not on this machine. {error} Fetch {self.source} where there is a network and use the "
+                "local file: sl.load('FILE'), or sightline convert FILE model.safetensors --to sightline."
+            ) from error
+
+
+def _google() -> Iterator[Weights]:
+    """ViT and hybrids of the paper (section 4.1), and those of AugReg (Steiner et al. 2021)."""
+    original = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32", "ViT-H_14", "R50+ViT-B_16")
+    for file in original:
+        name = file.lower().replace("_", "").replace("+", "-")
+        url = f"{GOOGLE}/vit_models/imagenet21k/{file.replace('+', '%2B')}.npz"
+        yield Weights(name=f"{name}.i21k", source=url, classes=21_843, about="ImageNet-21k; its head is zeroed")
+        if file != "ViT-H_14":
+            url = url.replace("/imagenet21k/", "/imagenet21k%2Bimagenet2012/")
+            yield Weights(name=f"{name}.i21k-i1k", source=url, size=384, about="ImageNet-21k, then ImageNet at 384")
+    for name, (before, after) in AUGREG.items():
+        file = f"{GOOGLE}/vit_models/augreg/{before}"
+        yield Weights(name=f"{name}.augreg-i21k", source=f"{file}.npz", classes=21_843, about="AugReg, ImageNet-21k")
+        for size, (other, lr) in after.items():
+            tag = "augreg-i21k-i1k" if size == 224 else f"augreg-i21k-i1k-{size}"
+            url = f"{GOOGLE}/vit_models/augreg/{other or before}{FINE.format(lr, size)}"
+            yield Weights(name=f"{name}.{tag}", source=url, size=size, about=f"AugReg, then ImageNet at {size}")
+    for name, file in (("vit-b32", "ViT-B_32"), ("vit-b16", "ViT-B_16")):
+        yield Weights(name=f"{name}.sam-i1k", source=f"{GOOGLE}/vit_models/sam/{file}.npz", about="SAM, ImageNet")
+
+
+_I21K = "{}-i21k-300ep-lr_0.001-aug_{}-wd_{}-do_{}-sd_{}"
+# the best upstream run of each size, and its fine-tuned files: size -> (other upstream run, learning rate)
+AUGREG: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
+    "vit-ti16": (_I21K.format("Ti_16", "none", "0.03", "0.0", "0.0"), {224: ("", "0.03"), 384: ("", "0.03")}),
+    "vit-s32": (_I21K.format("S_32", "light1", "0.03", "0.0", "0.0"), {224: ("", "0.03"), 384: ("", "0.03")}),
+    "vit-s16": (_I21K.format("S_16", "light1", "0.03", "0.0", "0.0"), {224: ("", "0.03"), 384: ("", "0.03")}),
+    "vit-b32": (
+        _I21K.format("B_32", "medium1", "0.03", "0.0", "0.0"),
+        {224: ("", "0.03"), 384: (_I21K.format("B_32", "light1", "0.1", "0.0", "0.0"), "0.03")},
+    ),
+    "vit-b16": (_I21K.format("B_16", "medium1", "0.1", "0.0", "0.0"), {224: ("", "0.01"), 384: ("", "0.01")}),
+    "vit-b8": (_I21K.format("B_8", "medium1", "0.1", "0.0", "0.0"), {224: ("", "0.01")}),
+    "vit-l16": (_I21K.format("L_16", "medium1", "0.1", "0.1", "0.1"), {224: ("", "0.01"), 384: ("", "0.01")}),
+    "r-vit-ti16": (_I21K.format("R_Ti_16", "none", "0.03", "0.0", "0.0"), {224: ("", "0.03"), 384: ("", "0.03")}),
+    "r26-vit-s32": (
+        _I21K.format("R26_S_32", "medium2", "0.03", "0.0", "0.0"),
+        {224: (_I21K.format("R26_S_32", "light0", "0.03", "0.1", "0.1"), "0.03"), 384: ("", "0.03")},
+    ),
+    "r50-vit-l32": (
+        _I21K.format("R50_L_32", "medium2", "0.1", "0.0", "0.0"),
+        {224: (_I21K.format("R50_L_32", "medium1", "0.1", "0.1", "0.1"), "0.01"), 384: ("", "0.01")},
+    ),
+}
+
+
+def _bit() -> Iterator[Weights]:
+    """BiT (section 3.3): S is trained on ImageNet, M on ImageNet-21k; the last ones are fine-tuned at 480."""
+    for variant in ("R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4"):
+        name, url = f"bit-{variant.lower()}", f"{GOOGLE}/bit_models/BiT-{{}}-{variant}{{}}.npz"
+        yield Weights(name=f"{name}.i1k", source=url.format("S", ""), about="BiT-S")
+        yield Weights(name=f"{name}.i21k", source=url.format("M", ""), classes=21_843, about="BiT-M")
+        fine = url.format("M", "-ILSVRC2012")
+        yield Weights(name=f"{name}.i21k-i1k", source=fine, size=480, about="BiT-M, then ImageNet at 480")
+
+
+def _meta() -> Iterator[Weights]:
+    """DeiT (Touvron et al. 2020) and DINOv2 (Oquab et al. 2023). The file names carry the checksums' beginnings."""
+    deit = {"ti": ("tiny", "a1311bcf", "b40b3cf7"), "s": ("small", "cd65a155", "649709d9")}
+    deit["b"] = ("base", "b5f2ef4d", "df68dfff")
+    for letter, (word, plain, distilled) in deit.items():
+        for tag, middle, sha in (("deit-i1k", "", plain), ("deit-distilled-i1k", "_distilled", distilled)):
+            url = f"{META}/deit/deit_{word}{middle}_patch16_224-{sha}.pth"
+            yield Weights(name=f"vit-{letter}16.{tag}", source=url, sha256=sha, image=IMAGENET, about="DeiT")
+    for letter in "sbl":
+        at = f"{META}/dinov2/dinov2_vit{letter}14/dinov2_vit{letter}14"
+        for tag, middle in (("dinov2", ""), ("dinov2-reg4", "_reg4")):
+            about = "DINOv2" + (", 4 registers" if middle else "")
+            yield Weights(
+                name=f"vit-{letter}14.{tag}",
+                source=f"{at}{middle}_pretrain.pth",
+                classes=0,
+                size=518,
+                image=WHOLE,
+                about=about,
+            )
+
+
+def _hub() -> Iterator[Weights]:
+    for name, repo, size, classes in (
+        ("vit-b16.hf-i21k-i1k", "google/vit-base-patch16-224", 224, 1000),
+        ("vit-b16.hf-i21k-i1k-384", "google/vit-base-patch16-384", 384, 1000),
+        ("vit-b16.hf-i21k", "google/vit-base-patch16-224-in21k", 224, 0),
+        ("vit-l16.hf-i21k-i1k", "google/vit-large-patch16-224", 224, 1000),
+        ("vit-h14.hf-i21k", "google/vit-huge-patch14-224-in21k", 224, 0),
+        ("bit-r50x1.hf-i1k", "google/bit-50", 448, 1000),
+    ):
+        yield Weights(name=name, source=HUB + repo, size=size, classes=classes, about="Hugging Face Hub")
+    for letter, word in (("s", "small"), ("b", "base"), ("l", "large")):
+        about, source = "DINOv2, Hugging Face Hub", f"{HUB}facebook/dinov2-{word}"
+        yield Weights(name=f"vit-{letter}14.hf-dinov2", source=source, size=518, classes=0, image=IMAGENET, about=about)
+
+
+BUILT_IN = {w.name: replace(w, license="Apache-2.0") for make in (_google, _bit, _meta, _hub) for w in make()}
+ADDED: dict[str, Weights] = {}
+
+
+def zoo(glob: str = "*") -> list[Weights]:
+    """The published weights whose names match a glob, and the user's own.
+
+    >>> [w.name for w in sl.weights.zoo("vit-ti16.*")][:2]
+    ['vit-ti16.augreg-i21k', 'vit-ti16.augreg-i21k-i1k']
+    """
+    return [w for w in {**BUILT_IN, **_kept(), **ADDED}.values() if fnmatch.fnmatchcase(w.name, glob)]
+
+
+def add_weights(weights: Weights, *, keep: bool = False) -> Weights:
+    """Add an own entry to the zoo, for this process or, with `keep`, for all that share the cache.
+
+    >>> mine = sl.weights.add_weights(sl.weights.Weights(name="vit-nano4.mine", source="runs/mine", classes=10))
+    >>> sl.weights.zoo("*.mine")[0].source
+    'runs/mine'
+    """
+    if "." not in weights.name:
+        raise WeightsError(f"A zoo name is a variant, a dot and a tag, such as vit-b16.mine; got {weights.name!r}.")
+    if weights.name in BUILT_IN:
+        raise WeightsError(f"{weights.name} is taken by the built-in zoo; choose another tag.")
+    ADDED[weights.name] = weights
+    if keep:
+        path = cache() / "zoo.json"
+        remember(path, {**recall(path), weights.name: asdict(weights)})
+    return weights
+
+
+def _kept() -> dict[str, Weights]:
+    path = cache() / "zoo.json"
+    try:
+        return {name: Weights(**held) for name, held in recall(path).items()}
+    except TypeError as error:
+        raise WeightsError(f"{path} is damaged ({error}): mend or remove it.") from error
+
+
+def find(name: str) -> Weights | None:
+    """The entry of this name; `hf:owner/repository` is one without being listed."""
+    if name.startswith(HUB):
+        return Weights(name=name, source=name)
+    return next(iter(w for w in zoo() if w.name == name), None)
+
+
+def nearest(name: str) -> str:
+    """A hint for a name that is none."""
+    known = [w.name for w in zoo()]
+    close = (
+        difflib.get_close_matches(name, known, n=3, cutoff=0.4) or [n for n in known if n.startswith(f"{name}.")][:3]
+    )
+    hint = f"Did you mean {', '.join(close)}? " if close else ""
+    return hint + "`sightline models --weights` lists the names."

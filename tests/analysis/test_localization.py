@@ -1,0 +1,62 @@
+"""Which patch a token knows, in models where that is known."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sightline as sl
+from tests import peers
+
+
+@pytest.fixture(scope="module")
+def make_images():
+    return sl.dataset("scenes/objects", num=96, size=32)
+
+
+def test_values_are_those_of_linear_cka(make_images):
+    model = sl.build("vit-nano4", classes=0, depth=2)
+    found = sl.localization(model, make_images, batch=96)
+    images = next(iter(make_images.batches(model.image, batch=96)))[0]
+    with torch.no_grad(), sl.record(model, "blocks.1.mlp_sum") as tape:
+        model(images)
+    tokens = tape["blocks.1.mlp_sum"]
+    patch = images[:, :, 4:8, 12:16]
+    assert found.maps[30, 1, 3] == pytest.approx(sl.analysis.linear_cka(tokens[:, 31], patch), abs=1e-4)
+    assert found.class_token[0, 1, 3] == pytest.approx(sl.analysis.linear_cka(tokens[:, 0], patch), abs=1e-4)
+
+
+def test_without_attention_every_token_knows_its_own_patch(make_images):
+    model = sl.build("vit-nano4", classes=0, pool="gap")
+    for block in model.blocks:
+        nn.init.zeros_(block.attn.out.weight)
+    found = sl.localization(model, make_images, batch=48)
+    assert found.summary()["tokens most like their own patch"] > 0.9
+    shuffled = sl.localization(model, make_images, batch=48, layer="blocks.0.attn_sum").maps[::-1]
+    assert (
+        sl.analysis.Localization(
+            title="", caption="", maps=shuffled, class_token=found.class_token, layer="", grid=(8, 8)
+        ).summary()["tokens most like their own patch"]
+        < 0.1
+    )
+
+
+def test_cnn_hybrid_and_other_libraries(make_images):
+    cnn = sl.localization(sl.build("bit-nano", classes=0), make_images, batch=48)
+    assert cnn.grid == (4, 4)
+    assert cnn.class_token.shape == (0, 4, 4)
+    assert sl.localization(sl.build("bit-nano", classes=0), make_images, layer="root", n=20, batch=20).grid == (16, 16)
+    timm = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1, num_classes=5)
+    assert sl.localization(timm, make_images, batch=48).maps.shape == (16, 4, 4)
+    resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(40, 40)))
+    assert np.isfinite(sl.localization(resnet, make_images, batch=48).maps).all()  # 2 x 2 cells on 40 pixels
+
+
+def test_errors(make_images):
+    model = sl.build("vit-nano4", classes=0)
+    with pytest.raises(ValueError, match="takes one layer"):
+        sl.localization(model, make_images, layer="blocks.*.mlp_sum")
+    with pytest.raises(ValueError, match="at least 4"):
+        sl.localization(model, make_images.subset(indices=[1, 2]))
+    with pytest.raises(ValueError, match="not one for each"):
+        sl.localization(model, make_images, layer="pooled")

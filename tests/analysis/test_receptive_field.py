@@ -1,0 +1,94 @@
+"""Effective receptive fields of models whose field is known."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sightline as sl
+from tests import peers
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(4, 3, 32, 32)
+
+
+def convolutions(*layers):
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    return sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))
+
+
+def reached(field):
+    """Where there is more than rounding: some CPUs convolve 3 x 3 by Winograd's way, whose zeros are not exact."""
+    return field > 1e-6 * field.max()
+
+
+@pytest.mark.parametrize("probes", [1, 4, None])
+def test_one_convolution_sees_three_by_three(images, probes):
+    model = convolutions(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh())
+    found = sl.receptive_field(model, images, layers="inner.0", probes=probes)
+    ys, xs = np.nonzero(reached(found.maps[0]))
+    assert (ys.min(), ys.max(), xs.min(), xs.max()) == (15, 17, 15, 17)
+    assert found.maps[0].sum() == pytest.approx(1)
+    assert found.radii[0, 1] <= 2**0.5 + 1e-9
+    two = convolutions(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, padding=1))
+    assert reached(sl.receptive_field(two, images, layers="inner.2").maps[0]).sum() == 25
+
+
+def test_a_vit_without_attention_sees_its_own_patch(images):
+    model = sl.build("vit-nano4", classes=5)
+    for block in model.blocks:
+        nn.init.zeros_(block.attn.out.weight)
+    found = sl.receptive_field(model, images, n=2)
+    want = np.zeros((32, 32), bool)
+    want[16:20, 16:20] = True
+    assert ((found.maps > 0) == want).all()
+    np.testing.assert_allclose(found.own, 1)
+    moved = sl.receptive_field(model, images, n=2, at=(0, 7), layers="blocks.3.mlp_sum")
+    assert (np.argwhere(moved.maps[0] > 0).min(0) == (0, 28)).all()
+
+
+def test_attention_sees_everything_and_the_branch_more_than_the_sum(images):
+    model = sl.build("vit-nano4", classes=5)
+    after = sl.receptive_field(model, images, layers="blocks.*.attn_sum", n=2)
+    before = sl.receptive_field(model, images, layers="blocks.*.attn_sum", side="before", n=2)
+    assert (after.maps > 0).all()
+    assert before.names[0] == "blocks.0.attn_branch"
+    assert before.own[0] < after.own[0]
+    assert not any(p.grad is not None for p in model.parameters())
+
+
+def test_every_channel_is_what_signs_estimate(images):
+    model = peers.fill(sl.build("bit-nano", classes=5), std=0.1)
+    exact = sl.receptive_field(model, images, layers="root", probes=None, n=2)
+    signs = sl.receptive_field(model, images, layers="root", probes=64, n=2)
+    assert np.abs(exact.maps - signs.maps).sum() < 0.3
+    np.testing.assert_allclose(exact.radii, signs.radii, atol=0.8)
+
+
+def test_radii():
+    field = torch.zeros(11, 11)
+    field[5, 5], field[5, 8] = 0.6, 0.4
+    assert sl.analysis.mass_radii(field, (5.5, 5.5)) == [0.0, 3.0]
+    disc = torch.ones(201, 201)
+    y, x = torch.meshgrid(torch.arange(201) - 100, torch.arange(201) - 100, indexing="ij")
+    disc[y.square() + x.square() > 100**2] = 0
+    assert sl.analysis.mass_radii(disc, (100.5, 100.5)) == pytest.approx([100 * 0.5**0.5, 100 * 0.9**0.5], abs=0.5)
+    assert np.isnan(sl.analysis.mass_radii(torch.zeros(3, 3), (1, 1))).all()
+
+
+def test_other_libraries_and_errors(images):
+    timm = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=5)
+    assert sl.receptive_field(timm, images, n=2).maps.shape == (2, 32, 32)
+    resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(64, 64)))
+    assert sl.receptive_field(resnet, torch.rand(2, 3, 64, 64)).maps.shape == (8, 64, 64)
+    model = sl.build("vit-nano4")
+    with pytest.raises(ValueError, match="no cell"):
+        sl.receptive_field(model, images, at=(8, 0))
+    with pytest.raises(ValueError, match="side is"):
+        sl.receptive_field(model, images, side="left")
+    with pytest.raises(ValueError, match="no 'before'"):
+        sl.receptive_field(model, images, layers="embed", side="before")
+    with pytest.raises(ValueError, match="probes is"):
+        sl.receptive_field(model, images, probes=0)
