@@ -218,3 +218,13 @@ def test_out_that_is_no_folder_for_a_run(capsys, folders):
     assert "holds no run but cat" in said
     assert "is a file" in run(capsys, "train", *SCENES, *NANO, "--out", next(iter(before)), code=2)
     assert held(folders) == before
+
+
+def test_a_recipe_s_own_batch_is_at_most_the_data(capsys, smoked, folders, tmp_path):
+    how = ("--size", "16", "--set", "steps=2", "--set", "warmup=1", "--val", "none")
+    main(["tune", str(folders / "two"), "--model", str(smoked), *how, "--out", str(tmp_path / "tuned")])
+    assert "batch 24 instead of the recipe's 512: there are 24 training images" in capsys.readouterr().err
+    assert sl.Run(tmp_path / "tuned").about["plan"]["batch"] == 24
+    asked = (*how, "--set", "batch=32")
+    main(["tune", str(folders / "two"), "--model", str(smoked), *asked, "--out", str(tmp_path / "asked")])
+    assert sl.Run(tmp_path / "asked").about["plan"]["batch"] == 32
