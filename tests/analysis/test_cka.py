@@ -88,7 +88,7 @@ def test_the_gram_matrix_of_centered_features(threads, rows, shift):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        for dtype, close in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
+        for dtype, close in ((torch.float64, 1e-12), (torch.float32, 5e-6)):  # 7e-7 on some CPUs
             got = gram(x.to(dtype))
             assert got.dtype == torch.float64
             assert ((got - want).abs().max() / want.diagonal().mean()).item() < close

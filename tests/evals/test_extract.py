@@ -38,7 +38,7 @@ def test_what_is_kept_is_what_the_model_says(name, tokens):
         "all": every,
     }[tokens]
     e = sl.extract(model, data, tokens=tokens, batch=3)
-    torch.testing.assert_close(e.features, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(e.features, expected, atol=5e-5, rtol=1e-5)  # another batch: 5e-6 on some CPUs
     assert e.labels.tolist() == data.labels.tolist()
     assert e.classes == data.classes
     if tokens == "all":
@@ -59,7 +59,7 @@ def test_many_layers_in_one_pass_are_those_that_record_sees(name, monkeypatch):
     for path, value in e.layers.items():
         said = tape[path]
         mean = said.mean((2, 3)) if said.ndim == 4 else said[:, said.shape[1] - 64 :].mean(1)
-        torch.testing.assert_close(value, mean, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(value, mean, atol=5e-5, rtol=1e-5)
     assert len(e.layers) == len({p.block for p in sl.anatomy(model) if p.block is not None})
 
 
@@ -89,7 +89,7 @@ def test_results_do_not_depend_on_batch_or_workers():
         both = [sl.extract(model, d, batch=batch, workers=workers) for d in (train, test)]
         found.append((both[0].features, sl.fewshot(*both, shots=(1, 5), seeds=3)))
     for features, few in found[1:]:
-        torch.testing.assert_close(features, found[0][0], atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(features, found[0][0], atol=2e-5, rtol=1e-5)
         assert np.array_equal(few.accuracy, found[0][1].accuracy)
 
 
