@@ -58,7 +58,7 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         facts = from_json(_opened(folder).header.get(HEAD, "null"))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _useless(folder, f"what {FILE} says about itself is damaged") from error
     match facts:
         case {

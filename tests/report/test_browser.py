@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sightline as sl
-from tests.figures import makers
+from tests.views import makers
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from tests.figures.test_draw import drawn_types
 
 import sightline as sl
 from sightline.cli import main
@@ -17,7 +16,8 @@ from sightline.report.sentences import SENTENCES, sentence
 from sightline.spec import from_json
 from sightline.studies.claims import CLAIMS
 from sightline.views.draw import PANEL
-from tests.figures import makers
+from tests.views import makers
+from tests.views.test_draw import drawn_types
 
 EVERY = makers.every()
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.figures.makers import CNN, VIT
 
 import sightline as sl
 from sightline.spec import to_json
 from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import mean_of, share_difference
-from tests.figures import makers
+from tests.views import makers
+from tests.views.makers import CNN, VIT
 
 GAP = {"name": "GAP ViT", "kind": "vit", "pool": "gap"}
 HYBRID = {"name": "hybrid", "kind": "hybrid", "pool": "cls"}
