@@ -129,7 +129,7 @@ class Result:
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
         rest = {k: v for k, v in held.items() if k not in arrays}
-        head = json.dumps({"type": type(self).__name__, "version": 1, "values": rest}, default=_plain)
+        head = json.dumps({"type": type(self).__name__, "version": 2, "values": rest}, default=_plain)
         with atomic(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
         return path
@@ -146,18 +146,34 @@ class Result:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
         kinds = {kind.__name__: kind for kind in _family(cls)}
         if head["type"] not in kinds:
-            raise ValueError(f"{path} holds a {head['type']}; expected one of {', '.join(sorted(kinds))}.")
+            expected = f"expected one of {', '.join(sorted(kinds))}"
+            raise ValueError(
+                f"{path} holds a {head['type']}, a type that this version of Sightline does not have ({expected}): "
+                "compute it again, for instance with sl.look."
+            )
         kind = kinds[head["type"]]
         try:
             values = {k: _tuples(v) for k, v in head["values"].items()}
-            return kind(**held, **values | {"about": _about(values.get("about", {}))})
+            if "about" not in values:
+                values = _from_version_1(values, {f.name for f in fields(kind)})
+            return kind(**held, **values | {"about": about_of(values["about"])})
         except (TypeError, AttributeError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
             raise ValueError(f"{path} holds {what}: compute it again.") from error
 
 
-def _about(values: dict[str, Any]) -> About:
+def about_of(values: dict[str, Any]) -> About:
+    """As JSON holds it."""
     return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
+
+
+def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Files of version 1 told in `how` what is in fields now; they know no fingerprints."""
+    how = dict(values.get("how", {}))
+    told = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
+    about = {"models": tuple(told), "analysis": str(how.pop("analysis", ""))}
+    moved: dict[str, Any] = {k: how.pop(k) for k in ("side", "varied") if k in how and k in names}
+    return {**values, "how": how, "about": about, **moved}
 
 
 def _family(cls: type[Result]) -> list[type[Result]]:

@@ -17,7 +17,7 @@ from sightline.evals.feature_table import FeatureTable
 from sightline.evals.ground_truth import patch_shares
 from sightline.evals.inputs import check_finite
 from sightline.evals.probing.ridge import L2, Ridge, apply, check_l2
-from sightline.observe.pooling import Layers
+from sightline.observe.selection import Layers
 from sightline.spec import Result
 
 
