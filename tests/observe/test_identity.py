@@ -19,7 +19,7 @@ def scenes(num=16, **settings):
 
 
 def small(seed=0, **changes):
-    return peers.fill(sl.build("vit-nano4", classes=20, depth=2, **changes), seed=seed, std=0.1)
+    return peers.fill(sl.build("vit-nano4", classes=10, depth=2, **changes), seed=seed, std=0.1)
 
 
 def test_the_fingerprint_changes_with_weights_and_configuration():
@@ -70,7 +70,7 @@ def test_images_have_a_fingerprint():
 
 
 def test_results_say_what_they_are_about():
-    a, b, data = small(), peers.fill(sl.build("bit-nano", classes=20), std=0.1), scenes()
+    a, b, data = small(), peers.fill(sl.build("bit-nano", classes=10), std=0.1), scenes()
     both = sl.cka(a, b, data, layers="blocks").about
     assert [m.fingerprint for m in both.models] == [fingerprint(a), fingerprint(b)]
     assert [m.kind for m in both.models] == ["vit", "cnn"]
@@ -83,7 +83,9 @@ def test_results_say_what_they_are_about():
     assert few.models == (identify(a),)
     assert few.images == f"{train.fingerprint()}+{data.fingerprint()}"
     assert known.take([0, 1]).about.images not in ("", known.about.images)
-    assert sl.fewshot((known.features, known.labels), (asked.features, asked.labels), shots=(1,)).about == sl.spec.About()
+    assert (
+        sl.fewshot((known.features, known.labels), (asked.features, asked.labels), shots=(1,)).about == sl.spec.About()
+    )
     assert sl.evaluate(a, data).about == sl.spec.About(models=(identify(a),), images=data.fingerprint())
     assert sl.layer_probes({"mine": a}, train, data, shots=1).about.models == (identify(a, name="mine"),)
 
@@ -119,7 +121,7 @@ def test_two_models_of_one_name_are_told_apart(tmp_path):
 @pytest.mark.parametrize(("first", "second"), [("vit-nano4", "bit-nano")])
 def test_no_blank_image_is_sent_twice(tmp_path, monkeypatch, first, second):
     """One observation per model: every analysis of one call shares it."""
-    models = [peers.fill(sl.build(name, classes=20), std=0.1) for name in (first, second)]
+    models = [peers.fill(sl.build(name, classes=10), std=0.1) for name in (first, second)]
     blank = {id(m): 0 for m in models}
 
     def count(module, args, kwargs=None):
