@@ -5,9 +5,7 @@ from .accuracy import evaluate_sets as evaluate_sets
 from .accuracy import logits as logits
 from .accuracy import score as score
 from .dense import BoxProbe as BoxProbe
-from .dense import Correspondence as Correspondence
 from .dense import SegmentationHead as SegmentationHead
-from .dense import patch_correspondence as patch_correspondence
 from .episodic import Episode as Episode
 from .episodic import Episodes as Episodes
 from .episodic import cosine_similarity as cosine_similarity

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from sightline.adoption.adopt import adopt
+from sightline.adoption.recognition import adopt
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage, shown
 from sightline.data.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
-from sightline.evals.extraction import inference, place_of
+from sightline.observe.model import evaluation_mode, place
 from sightline.progress import progress
 from sightline.spec import ImageSpec
 from sightline.weights import published
@@ -134,7 +134,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     rows: list[Best] = []
     bad: dict[str, str] = {}
     level = logging.WARNING if len(sources) > 1 else logging.DEBUG  # a single bad image is the error itself
-    with inference(ready):
+    with evaluation_mode(ready):
         for chunk in progress([sources[i : i + batch] for i in range(0, len(sources), batch)], "predicting"):
             names, prepared = _opened(chunk, ready.image, bad, level=level)
             if names:
@@ -219,7 +219,7 @@ def _opened(
 
 
 def _logits(model: Any, images: Tensor, names: Sequence[str]) -> NDArray[np.float64]:
-    device, dtype = place_of(model)
+    device, dtype = place(model)
     logits = model(images.to(device=device, dtype=dtype)).double().cpu().numpy()
     broken = next((name for name, row in zip(names, logits) if not np.isfinite(row).all()), None)
     if broken is not None:

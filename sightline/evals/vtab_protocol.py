@@ -15,8 +15,10 @@ from sightline.evals.extraction import described, extract
 from sightline.evals.few_shot import sweep_of
 from sightline.evals.inputs import checked_train, vectors
 from sightline.evals.probing.ridge import Ridge, apply
+from sightline.observe.identity import identify
+from sightline.observe.images import fingerprint
 from sightline.progress import progress
-from sightline.spec import Result
+from sightline.spec import About, Result
 
 Fit = Callable[[Any, SuiteTask, dict[str, Dataset]], float]
 GROUPS = ("natural", "specialized", "structured")
@@ -127,6 +129,7 @@ def vtab(
         caption=f"{len(chosen)} tasks of 1,000 training images, "
         + ("frozen features, linear classifier." if fit is None else "by a function of the user's."),
         how={"model": described(model), "protocol": "800 / 200 / 1000", "fit": "linear" if fit is None else "given"},
+        about=About(models=(identify(model),), images="+".join(fingerprint(s["test"]) for s in splits.values())),
         suite=name,
         tasks=tuple(t.name for t in chosen),
         groups=tuple(t.group for t in chosen),

@@ -41,7 +41,7 @@ def collect(results: Given) -> Collection:
     found = Collection()
     for name, item in _items(results):
         if isinstance(item, Result):
-            found.add(name or str(item.how.get("analysis") or type(item).__name__), item)
+            found.add(name or str(item.about.analysis or type(item).__name__), item)
         elif isinstance(item, str | Path):
             _path(Path(item), found)
         else:

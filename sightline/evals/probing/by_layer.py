@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import check_shots, shot_rows
-from sightline.evals.inputs import Given, aligned, given, single_labels
+from sightline.evals.inputs import Given, aligned, combine, given, single_labels
 from sightline.evals.interval import half_width
 from sightline.evals.probing.probes import LinearProbe, fit_score
 from sightline.evals.probing.ridge import L2
@@ -93,6 +93,7 @@ def probe(
         caption=f"{type(chosen).__name__} on frozen features, {shots or 'all'} training images per class, "
         f"{len(test)} test images.",
         how={**train.how, "probe": _described(chosen), "shots": shots or "all"},
+        about=combine(train.about, test.about),
         layers=tuple(train.layers),
         seeds=numbers if shots else numbers[:1],
         accuracy=accuracy,
