@@ -1,5 +1,6 @@
 """Value types that every room shares. No logic beyond saving and loading what they hold."""
 
+import importlib
 import json
 import math
 import os
@@ -141,6 +142,7 @@ class Result:
             head["type"], head["values"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
+        _import_type(str(head["type"]))
         kinds = {kind.__name__: kind for kind in _family(cls)}
         if head["type"] not in kinds:
             expected = f"expected one of {', '.join(sorted(kinds))}"
@@ -171,6 +173,14 @@ def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
     about = {"models": tuple(told), "analysis": str(how.pop("analysis", ""))}
     moved: dict[str, Any] = {k: how.pop(k) for k in ("side", "varied") if k in how and k in names}
     return {**values, "how": how, "about": about, **moved}
+
+
+def _import_type(name: str) -> None:
+    """Import the module that defines a type of result. The file says which it is, so no import here can name it: the
+    rooms' tables of public names do, and a name that none of them has is left to the caller."""
+    for room in ("analysis", "evals", "training"):
+        if name in (public := importlib.import_module(f"sightline.{room}")).__all__:
+            getattr(public, name)
 
 
 def _family(cls: type[Result]) -> list[type[Result]]:

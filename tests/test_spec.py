@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,3 +119,13 @@ def test_values_are_frozen():
     tokens = torch.arange(12.0).view(1, 6, 2)
     made = sl.Features(tokens=tokens, grid=(2, 3), prefix=tokens[:, :0], pooled=tokens.mean(1))
     assert made.map[0, :, 1, 2].tolist() == tokens[0, 5].tolist()
+
+
+def test_a_result_loads_in_a_process_that_has_imported_nothing_else(tmp_path):
+    """Rooms are imported lazily, so the type of a saved result may not be there yet."""
+    path = sl.analysis.ObjectMass(title="", caption="", mass=np.array([0.6]), area=np.array([0.2])).save(
+        tmp_path / "r.npz"
+    )
+    code = f"import sightline as sl; print(type(sl.Result.load({str(path)!r})).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "ObjectMass"
