@@ -119,7 +119,7 @@ def small_cifar(monkeypatch, url, body, package=None):
         table.KNOWN["cifar10"], splits={"train": 50, "test": 10}, official=official, package=package, mean=(0.5,) * 3
     )
     monkeypatch.setitem(table.KNOWN, "cifar10", known)
-    monkeypatch.setattr("sightline.data.named.store.store._check_facts", lambda *_: None)
+    monkeypatch.setattr("sightline.data.named.store._check_facts", lambda *_: None)
 
 
 def test_the_official_route_whole(site, tmp_path, monkeypatch):

@@ -157,7 +157,7 @@ def draw_parameters(
         operations=draws.choices("operation", len(OPERATIONS), count),
         signs=np.where(draws.many("sign", count) < 0.5, -1.0, 1.0),
         places=draws.many("place", 2 * count).reshape(len(flip), count, 2),
-        colors=2 * draws.many("color", 4) - 1,
+        colors=2 * draws.many("colour", 4) - 1,  # spelled so since the first run: the name is part of the key
         erased=erase_boxes(augment.erase, draws, size),
     )
 
