@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.data.datasets import Dataset, Labels
+from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
 from sightline.data.errors import shown
 from sightline.data.images import Pixels, need_allowed
+from sightline.data.labeled import Labels
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")

@@ -20,10 +20,10 @@ from torch.utils.data import Dataset as TorchDataset
 from sightline.data.augment import augment as aug
 from sightline.data.augment.augment import Augment
 from sightline.data.collate import Collation
-from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, Ints, word
 from sightline.data.errors import TooManyBad
 from sightline.data.images import normalize
+from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
 log = logging.getLogger("sightline.data")
@@ -52,7 +52,7 @@ class Batches:
     (5, torch.Size([20, 3, 32, 32]), torch.Size([20, 20]))
     """
 
-    dataset: Dataset
+    dataset: LabeledImages
     spec: ImageSpec
     batch: int
     train: Augment | None = None

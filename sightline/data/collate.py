@@ -10,7 +10,6 @@ from PIL import Image
 from torch import Tensor
 
 from sightline.data.augment.augment import Augment, AugmentParameters, draw_parameters, transform, transform_stack
-from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, Ints
 from sightline.data.errors import BadImage, TooManyBad
 from sightline.data.images import (
@@ -30,6 +29,7 @@ from sightline.data.images import (
     upright,
     upright_size,
 )
+from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
 SEARCH = 100  # images of the same class that are tried in place of a bad one
@@ -106,7 +106,7 @@ def open_raw(raw: RawImage | BadImage) -> OpenedImage | BadImage:
 class Collation:
     """The images at `indices`, through evaluation or training preprocessing."""
 
-    dataset: Dataset
+    dataset: LabeledImages
     spec: ImageSpec
     train: Augment | None
     indices: Ints
@@ -163,7 +163,7 @@ class Collation:
         others = np.flatnonzero(same if same.ndim == 1 else same.all(axis=1))
         start = int(np.searchsorted(others, index)) + 1
         for other in np.roll(others, -start)[: min(SEARCH, len(others) - 1)]:
-            raw = open_raw(self.dataset._image_or_error(int(other)))
+            raw = open_raw(self.dataset.image_or_error(int(other)))
             try:
                 if isinstance(raw, BadImage):
                     raise raw

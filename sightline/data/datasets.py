@@ -1,26 +1,23 @@
 """One protocol for every source of labeled images: length, items, classes, and seeded, nested parts."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sightline.data.batches import Batches
 from sightline.data.draws import Draws, Ints, Number, shuffled, word
 from sightline.data.errors import BadImage
 from sightline.data.images import Encoded, Pixels, RawImage, decode
+from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
-if TYPE_CHECKING:
-    from sightline.data.batches import Batches
-
-Labels = NDArray[np.int64] | NDArray[np.bool_]  # (n,) one class each, or (n, k) any number of them
 PROBES = 64  # images that a fingerprint looks into
 
 
-class Dataset(ABC):
+class Dataset(LabeledImages):
     """Labeled images: `len(d)`, `d[i] -> (pixels, label)`, `d.classes`, `d.labels`, its parts, batches for a model.
 
     A source says how to find one image; all else is here. Parts are seeded and nested: whatever a small part holds,
@@ -32,35 +29,6 @@ class Dataset(ABC):
     >>> pixels.shape, d.classes[label], len(d.few_shot(2, seed=0)), [len(part) for part in d.split(0.9, seed=0)]
     ((32, 32, 3), '3', 20, [90, 10])
     """
-
-    name: str
-    classes: tuple[str, ...]
-    labels: Labels
-
-    @abstractmethod
-    def image(self, index: int) -> RawImage:
-        """One image, decoded or not. Raises BadImage where it cannot be had."""
-
-    @abstractmethod
-    def where(self, index: int) -> str:
-        """The name of one image, for messages: a file, a shard's entry, a row."""
-
-    def images(self, indices: Ints) -> Sequence[RawImage | BadImage] | Pixels:
-        """Many images; one that cannot be had is its error. Sources that make images by the block override this."""
-        return [self._image_or_error(int(i)) for i in indices]
-
-    def _image_or_error(self, index: int) -> RawImage | BadImage:
-        try:
-            return self.image(index)
-        except BadImage as error:
-            return error
-
-    def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
-        """Which images come at these positions of a shuffled epoch. Sources that read in runs override this."""
-        return shuffled(len(self), word(seed, epoch, "order"), positions)
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Pixels, Any]:
         if not -len(self) <= index < len(self):
@@ -75,7 +43,7 @@ class Dataset(ABC):
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self):,} images, {len(self.classes):,} classes>"
 
-    def batches(self, spec: ImageSpec, **settings: Any) -> "Batches":
+    def batches(self, spec: ImageSpec, **settings: Any) -> Batches:
         """This dataset through a model's own preprocessing: see `Batches` for the settings.
 
         >>> import numpy as np
@@ -83,8 +51,6 @@ class Dataset(ABC):
         >>> [images.shape[0] for images, labels in d.batches(sl.ImageSpec(size=(32, 32)), batch=4)]
         [4, 4, 2]
         """
-        from sightline.data.batches import Batches  # batches need datasets: the circle is closed late
-
         return Batches(dataset=self, spec=spec, **settings)
 
     def subset(

@@ -72,7 +72,7 @@ class Shards(Dataset):
         """Read in the order of the disk, returned in the order asked for."""
         found: dict[int, RawImage | BadImage] = {}
         for row in np.lexsort((self.offset[indices], self.shard[indices])):
-            found[int(row)] = self._image_or_error(int(indices[row]))
+            found[int(row)] = self.image_or_error(int(indices[row]))
         return [found[row] for row in range(len(indices))]
 
     def where(self, index: int) -> str:
