@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sightline.adoption.adopt import adopt
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage, shown
-from sightline.data.imagenet import imagenet_classes
+from sightline.data.named.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
 from sightline.evals.extraction import inference, place_of

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 import sightline as sl
-from sightline.data.duplicates import fingerprints
+from sightline.data.quality.duplicates import fingerprints
 
 
 def image(seed, size=64):

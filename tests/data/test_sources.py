@@ -43,7 +43,7 @@ def test_a_hub_table_is_a_dataset(tmp_path):
 def test_progress_speaks_only_of_what_takes_long(capsys, monkeypatch):
     assert list(bar.progress(range(5), "quick")) == list(range(5))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(bar, "SILENCE", -1.0)
+    monkeypatch.setattr(bar, "LOG_EVERY", -1.0)
     assert list(bar.progress(range(3), "slow")) == [0, 1, 2]
     assert "slow: 0 of 3" in capsys.readouterr().err
 

@@ -54,7 +54,7 @@ def open_hub(name: str, split: str, *, image: str = "", label: str = "", **setti
         raise ValueError(
             f"hf:{shown(name)} could not be opened ({str(error).splitlines()[0] if str(error) else error!r})."
         ) from error
-    image = image or _column(table, ("image", "img", "image"), "image")
+    image = image or _column(table, ("image", "img", "picture"), "image")
     label = label or _column(table, ("label", "labels", "fine_label", "class"), "label")
     return Hub(table.cast_column(image, datasets.Image(decode=False)), image=image, label=label, name=f"hf:{name}")
 

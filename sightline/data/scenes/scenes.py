@@ -11,11 +11,12 @@ from sightline.data.draws import Draws, Ints, word
 from sightline.data.images import Pixels
 from sightline.data.scenes.render import Patch, render, render_one
 from sightline.data.scenes.shapes import SHAPES
-from sightline.data.scenes.tasks import TASKS, labels_of
+from sightline.data.scenes.tasks import TASKS
 from sightline.data.scenes.textures import TEXTURES
 from sightline.data.scenes.world import World
 
-SMALLEST, LARGEST = 16, 512
+SPLITS = ("train", "val", "test")
+SMALLEST, LARGEST = 16, 512  # pixels of the side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Scenes(Dataset):
     def __init__(self, task: str, *, split: str = "train", num: int = 10_000, size: int = 32, seed: int = 0):
         if task not in TASKS:
             raise ValueError(f"There is no scenes/{task}; there is {', '.join('scenes/' + t for t in TASKS)}.")
-        if split not in ("train", "val", "test"):
+        if split not in SPLITS:
             raise ValueError(f"scenes/{task} has the splits train, val and test, not {split}.")
         if not SMALLEST <= size <= LARGEST:
             raise ValueError(f"Scenes are drawn at {SMALLEST} to {LARGEST} pixels, not {size}.")
@@ -57,7 +58,7 @@ class Scenes(Dataset):
             raise ValueError(f"A dataset has at least one scene, not {num}.")
         self.task, self.split_name, self.size, self.seed = task, split, size, seed
         self.name = f"scenes/{task}"
-        self.labels: Ints = labels_of(task, num)
+        self.labels: Ints = TASKS[task].labels(num)
         self.classes = TASKS[task].classes or tuple(f"individual {i}" for i in range(int(self.labels[-1]) + 1))
 
     def world(self, indices: Ints) -> World:

@@ -15,7 +15,6 @@ from sightline.data.scenes.shapes import POINTED, SHAPES, SOLID
 from sightline.data.scenes.textures import TEXTURES
 from sightline.data.scenes.world import Objects, World, random_objects, random_world, rgb
 
-VIEWS = 10  # images of one individual in scenes/identity
 BACK, FRONT = 4, 2  # slots of clutter behind the subject and of occluders before it
 PAIRS = tuple((i, (i + step) % len(TEXTURES)) for step in (1, 4) for i in range(len(SHAPES)))
 RELATIONS = ("left of", "right of", "above", "below", "in front of", "behind")
@@ -29,8 +28,13 @@ class SceneTask:
 
     compose: Callable[[Draws, Ints], World]
     classes: tuple[str, ...]
-    group: str  # of the suite: natural, specialized, structured
+    group: str  # of the suite: natural, specialized, structured; empty: not part of it
     about: str
+    views: int | None = None  # images of each individual, where the classes are individuals
+
+    def labels(self, num: int) -> Ints:
+        """Labels of the first `num` scenes."""
+        return np.arange(num) % len(self.classes) if self.views is None else np.arange(num) // self.views
 
 
 def _numbers(names: tuple[str, ...], of: tuple[str, ...]) -> Ints:
@@ -202,7 +206,9 @@ TASKS: dict[str, SceneTask] = {
     ),
     "shape": _task(shape, SHAPES, "natural", "shape of the largest object"),
     "texture": _task(texture, TEXTURES, "natural", "texture of the largest object"),
-    "identity": _task(identity, (), "", "which individual it is, across poses and backgrounds"),
+    "identity": SceneTask(
+        compose=identity, classes=(), group="", about="which individual it is, across poses and backgrounds", views=10
+    ),
     "cells": _task(cells, ("healthy", "affected"), "specialized", "a star-shaped cell among round ones"),
     "grade": _task(grade, _numerals[:5], "specialized", "how many cells are star-shaped"),
     "aerial": _task(aerial, SHAPES, "specialized", "the plan of the houses, from above"),
@@ -212,8 +218,3 @@ TASKS: dict[str, SceneTask] = {
     "orientation": _task(orientation, _sectors, "structured", "angle of the largest object, in 16 sectors"),
     "distance": _task(distance, _ranges, "structured", "depth of the nearest object, in 6 steps"),
 }
-
-
-def labels_of(task: str, num: int) -> Ints:
-    """Labels of the first `num` scenes."""
-    return np.arange(num) // VIEWS if task == "identity" else np.arange(num) % len(TASKS[task].classes)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sightline.data.datasets import Dataset
-from sightline.data.duplicates import GRAY, NEAR, DuplicatePair, find_duplicates, fingerprints, smaller
 from sightline.data.errors import BadImage
 from sightline.data.images import Encoded, RawImage, begin, finish, orientation, upright
-from sightline.data.sheet import contact_sheet
+from sightline.data.quality.duplicates import GRAY, NEAR, DuplicatePair, find_duplicates, fingerprints, smaller
+from sightline.data.quality.sheet import contact_sheet
 from sightline.progress import progress
 
 BLOCK = 256

@@ -14,5 +14,5 @@ from importlib import resources
 @cache
 def imagenet_classes() -> dict[str, str]:
     """The name of each class by its WordNet id, in the order of the class numbers."""
-    text = resources.files("sightline.data").joinpath("imagenet.csv").read_text(encoding="utf-8")
+    text = resources.files("sightline.data.named").joinpath("imagenet.csv").read_text(encoding="utf-8")
     return {row["wnid"]: row["name"] for row in csv.DictReader(text.splitlines())}
