@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
-from sightline.data.errors import shown
-from sightline.data.images import Pixels, need_allowed
+from sightline.data.errors import printable
+from sightline.data.images import Pixels, check_size
 from sightline.data.labeled import Labels
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
@@ -42,7 +42,7 @@ class Arrays(Dataset):
             raise ValueError(
                 f"{name}: expected uint8 images (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
             )
-        need_allowed((images.shape[2], images.shape[1]), name)
+        check_size((images.shape[2], images.shape[1]), name)
         labels = np.asarray(labels)  # lists are welcome
         if len(images) != len(labels) or labels.ndim not in (1, 2):
             raise ValueError(f"{name}: {len(images)} images and labels of shape {labels.shape} do not go together.")
@@ -70,7 +70,7 @@ def read_npz(path: str | Path, split: str | None = None) -> Arrays:
     held = _arrays_of(path)
     images, labels = (_find(path, [*held], keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
     classes = tuple(str(c) for c in held["classes"]) if "classes" in held else None
-    return Arrays(held[images], _flat(held[labels]), classes=classes, name=shown(path))
+    return Arrays(held[images], _flat(held[labels]), classes=classes, name=printable(path))
 
 
 def _arrays_of(path: str | Path) -> dict[str, NDArray]:
@@ -79,7 +79,7 @@ def _arrays_of(path: str | Path) -> dict[str, NDArray]:
             return {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         reason = "it holds Python objects" if "pickle" in str(error) else str(error)
-        raise ValueError(f"{shown(path)} is not an .npz file of arrays that can be read ({reason}).") from error
+        raise ValueError(f"{printable(path)} is not an .npz file of arrays that can be read ({reason}).") from error
 
 
 def _flat(labels: NDArray) -> NDArray:
@@ -92,5 +92,5 @@ def _find(path: str | Path, there: list[str], keys: tuple[str, ...], split: str 
     found = next((key for key in wanted if key in there), None)
     if found is None:
         hint = "; say split='train' or 'test'" if not split and any("train" in key for key in there) else ""
-        raise ValueError(f"{shown(path)} has no array {' or '.join(wanted[:3])}; it has {', '.join(there)}{hint}.")
+        raise ValueError(f"{printable(path)} has no array {' or '.join(wanted[:3])}; it has {', '.join(there)}{hint}.")
     return found

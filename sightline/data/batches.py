@@ -20,14 +20,14 @@ from torch.utils.data import Dataset as TorchDataset
 from sightline.data.augment import augment as aug
 from sightline.data.augment.augment import Augment
 from sightline.data.collate import Collation
-from sightline.data.draws import Draws, Ints, word
+from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.errors import TooManyBad
 from sightline.data.images import normalize
 from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
 log = logging.getLogger("sightline.data")
-Raw = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad images by name
+ByteBatch = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad images by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ class Batches:
     bad: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _need(self.batch >= 1, f"batch={self.batch}: a batch has at least one image")
-        _need(len(self.dataset) >= 1, f"{self.dataset.name} is empty")
-        _need(self.workers >= 0, f"workers={self.workers}: expected 0 or more")
-        _need(0 <= self.rank < self.world, f"rank={self.rank} of world={self.world}: expected 0 <= rank < world")
-        _need(self.start >= 0, f"start={self.start}: expected 0 or more")
+        _require(self.batch >= 1, f"batch={self.batch}: a batch has at least one image")
+        _require(len(self.dataset) >= 1, f"{self.dataset.name} is empty")
+        _require(self.workers >= 0, f"workers={self.workers}: expected 0 or more")
+        _require(0 <= self.rank < self.world, f"rank={self.rank} of world={self.world}: expected 0 <= rank < world")
+        _require(self.start >= 0, f"start={self.start}: expected 0 or more")
         if self.train is not None:
-            _need(self.batch % self.world == 0, f"batch={self.batch} is not a multiple of {self.world} ranks")
+            _require(self.batch % self.world == 0, f"batch={self.batch} is not a multiple of {self.world} ranks")
             share = self.batch // self.world
             paired = self.world == 1 or not self.train.mixes or share % 2 == 0
-            _need(
+            _require(
                 paired,
                 f"batch={self.batch} on {self.world} ranks leaves {share} each; mixing pairs needs an even number",
             )
@@ -91,59 +91,59 @@ class Batches:
     def __len__(self) -> int:
         return max(0, self.steps - self.start)
 
-    def rows(self, step: int) -> tuple[Ints, Ints]:
+    def indices(self, step: int) -> tuple[Ints, Ints]:
         """The indices of this rank's images in batch number `step`, and which repetition each of them is."""
         n = len(self.dataset)
         end = self.batch if self.train else min(self.batch, n - step * self.batch)
         first, last = (end * r // self.world for r in (self.rank, self.rank + 1))
         positions = step * self.batch + np.arange(first, last)
         repeats = self.train.repeats if self.train else 1
-        turns = positions % repeats
+        repetitions = positions % repeats
         positions = positions // repeats
         lap, positions = positions // n, positions % n  # a second lap only where the dataset is smaller than a batch
         shuffle = self.train is not None if self.shuffle is None else self.shuffle
         if not shuffle:
-            return positions, lap * repeats + turns
+            return positions, lap * repeats + repetitions
         indices = np.empty_like(positions)
         for each in np.unique(lap):
-            key = self.seed if each == 0 else word(self.seed, "lap", int(each))
+            key = self.seed if each == 0 else hash_key(self.seed, "lap", int(each))
             indices[lap == each] = self.dataset.order(key, self.epoch, positions[lap == each])
-        return indices, lap * repeats + turns
+        return indices, lap * repeats + repetitions
 
-    def make(self, step: int) -> Raw:
+    def make_batch(self, step: int) -> ByteBatch:
         """Batch number `step`, as bytes on the CPU: a pure function."""
-        indices, turns = self.rows(step)
+        indices, repetitions = self.indices(step)
         labels = _targets(self.dataset.labels[indices], len(self.dataset.classes), self.train)
         if len(indices) == 0:  # fewer images than ranks in the last batch of an evaluation
             return torch.empty(0, 3, *self.spec.size, dtype=torch.uint8), labels, {}
-        draws = Draws(word(self.seed, self.epoch, "augment"), indices * 4096 + turns)
-        making = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
-        images = making.images()
+        draws = Draws(hash_key(self.seed, self.epoch, "augment"), indices * 4096 + repetitions)
+        collation = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
+        images = collation.images()
         if self.train is not None and self.train.mixes:
-            images, labels = aug.mix(images, labels, augment=self.train, key=word(self.seed, self.epoch, step))
-        return images, labels, making.bad
+            images, labels = aug.mix(images, labels, augment=self.train, key=hash_key(self.seed, self.epoch, step))
+        return images, labels, collation.bad
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for made in self._stream():
             if isinstance(made, Exception):
                 raise made
             images, labels, bad = made
-            self._note(bad)
+            self._record_bad(bad)
             if self.device is None:
                 yield images, labels
             else:
                 moved = images.to(self.device, non_blocking=True)
                 yield normalize(moved, self.spec), labels.to(self.device, non_blocking=True)
 
-    def _stream(self) -> Iterator[Raw | ValueError]:
+    def _stream(self) -> Iterator[ByteBatch | ValueError]:
         steps = range(self.start, self.steps)
         if self.workers == 0 or not steps:
-            return map(self.make, steps)
+            return map(self.make_batch, steps)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch counts the cores and warns; how many workers is the caller's choice
             return iter(DataLoader(_Steps(self), batch_size=None, sampler=steps, num_workers=self.workers))
 
-    def _note(self, bad: dict[str, str]) -> None:
+    def _record_bad(self, bad: dict[str, str]) -> None:
         for name, reason in bad.items():
             if name not in self.bad:
                 self.bad[name] = reason
@@ -152,7 +152,7 @@ class Batches:
             raise TooManyBad(self.bad, len(self.dataset))
 
 
-class _Steps(TorchDataset[Raw | ValueError]):
+class _Steps(TorchDataset[ByteBatch | ValueError]):
     """What a worker process sees: batch numbers in, batches out."""
 
     def __init__(self, batches: Batches):
@@ -161,14 +161,14 @@ class _Steps(TorchDataset[Raw | ValueError]):
     def __len__(self) -> int:
         return self.batches.steps
 
-    def __getitem__(self, step: int) -> Raw | ValueError:
+    def __getitem__(self, step: int) -> ByteBatch | ValueError:
         try:
-            return self.batches.make(step)
+            return self.batches.make_batch(step)
         except ValueError as error:
             return error  # torch would raise it anew from its text alone, and lose what it carries
 
 
-def _need(holds: bool, message: str) -> None:
+def _require(holds: bool, message: str) -> None:
     if not holds:
         raise ValueError(f"{message}.")
 

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sightline.data.batches import Batches
-from sightline.data.draws import Draws, Ints, Number, shuffled, word
+from sightline.data.draws import Draws, Ints, Number, hash_key, permute
 from sightline.data.errors import BadImage
-from sightline.data.images import Encoded, Pixels, RawImage, decode
+from sightline.data.images import EncodedImage, Pixels, RawImage, decode
 from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
-PROBES = 64  # images that a fingerprint looks into
+FINGERPRINT_IMAGES = 64  # images that a fingerprint looks into
 
 
 class Dataset(LabeledImages):
@@ -65,18 +65,18 @@ class Dataset(LabeledImages):
         if sum(given is not None for given in (fraction, per_class, indices)) != 1:
             raise ValueError("A subset is a fraction, per_class or indices: give exactly one of them.")
         if indices is not None:
-            return Subset(self, self._checked(indices))
+            return Subset(self, self._validate_indices(indices))
         if per_class is not None:
             return self.few_shot(per_class, seed=seed)
         if fraction is None or not 0 < fraction <= 1:
             raise ValueError(f"A fraction lies between 0 and 1, not {fraction}.")
-        return Subset(self, np.sort(self._spread(seed)[: max(1, round(fraction * len(self)))]))
+        return Subset(self, np.sort(self._stratified_order(seed)[: max(1, round(fraction * len(self)))]))
 
     def split(self, fraction: Number = 0.9, *, seed: int = 0) -> tuple["Subset", "Subset"]:
         """Two parts that share nothing: the fraction, as balanced as the whole, and the rest."""
         if not 0 < fraction < 1:
             raise ValueError(f"A split's fraction lies between 0 and 1, not {fraction}.")
-        spread = self._spread(seed)
+        spread = self._stratified_order(seed)
         cut = min(max(1, round(fraction * len(self))), len(self) - 1)
         return Subset(self, np.sort(spread[:cut])), Subset(self, np.sort(spread[cut:]))
 
@@ -87,13 +87,13 @@ class Dataset(LabeledImages):
         if shots < 1 or short:
             lacking = f"; too few in {', '.join(short[:5])}{' ...' if len(short) > 5 else ''}" if short else ""
             raise ValueError(f"{self.name} cannot give {shots} images of each class{lacking}.")
-        return Subset(self, np.flatnonzero(self._ranks(seed) < shots))
+        return Subset(self, np.flatnonzero(self.ranks_within_class(seed) < shots))
 
     def sample(self, num: int, *, seed: int = 0) -> "Subset":
         """So many images at random, in random order, none twice."""
         if not 0 < num <= len(self):
             raise ValueError(f"{self.name} has {len(self)} images; a sample of {num} cannot be drawn.")
-        return Subset(self, shuffled(len(self), word(seed, "sample"), np.arange(num)))
+        return Subset(self, permute(len(self), hash_key(seed, "sample"), np.arange(num)))
 
     def imbalanced(self, ratio: Number, *, seed: int = 0) -> "Subset":
         """A long tail: the first class keeps all it can, the last 1 / ratio of that, geometric in between.
@@ -108,7 +108,7 @@ class Dataset(LabeledImages):
         labels = self._single_labels()
         most = int(np.bincount(labels).max())
         keep = np.rint(most * ratio ** (-np.arange(len(self.classes)) / max(1, len(self.classes) - 1)))
-        return Subset(self, np.flatnonzero(self._ranks(seed) < np.maximum(keep, 1)[labels]))
+        return Subset(self, np.flatnonzero(self.ranks_within_class(seed) < np.maximum(keep, 1)[labels]))
 
     def counts(self) -> list[int]:
         """How many images each class has."""
@@ -120,10 +120,10 @@ class Dataset(LabeledImages):
         """Sixteen hexadecimal digits that change with classes, labels or (very likely) images, not with paths."""
         digest = hashlib.sha256(repr((len(self), self.classes)).encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
-        probes = np.unique(shuffled(len(self), 0, np.arange(min(PROBES, len(self)))))
+        probes = np.unique(permute(len(self), 0, np.arange(min(FINGERPRINT_IMAGES, len(self)))))
         for image in self.images(probes):
             match image:
-                case Encoded():
+                case EncodedImage():
                     digest.update(image.data)
                 case np.ndarray():
                     digest.update(np.ascontiguousarray(image).tobytes())
@@ -135,7 +135,7 @@ class Dataset(LabeledImages):
         """The source itself and the numbers of these images in it; two parts of one source overlap where these do."""
         return self, np.arange(len(self))
 
-    def _checked(self, indices: ArrayLike) -> Ints:
+    def _validate_indices(self, indices: ArrayLike) -> Ints:
         chosen = np.atleast_1d(np.asarray(indices))
         if chosen.dtype == bool:
             chosen = np.flatnonzero(chosen)
@@ -149,24 +149,24 @@ class Dataset(LabeledImages):
             raise ValueError(f"{self.name} has several labels per image; this needs one.")
         return self.labels.astype(np.int64, copy=False)
 
-    def _ranks(self, seed: int) -> Ints:
+    def ranks_within_class(self, seed: int) -> Ints:
         """The place of each image in a random order of its class."""
         labels = self._single_labels()
-        chance = Draws(word(seed, "class order"), np.arange(len(self))).uniform("rank")
+        chance = Draws(hash_key(seed, "class order"), np.arange(len(self))).uniform("rank")
         order = np.lexsort((chance, labels))
         starts = np.searchsorted(labels[order], np.arange(len(self.classes)))
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[order] = np.arange(len(self)) - starts[labels[order]]
         return ranks
 
-    def _spread(self, seed: int) -> Ints:
+    def _stratified_order(self, seed: int) -> Ints:
         """All images in a random order whose every beginning is as balanced as the whole."""
         if self.labels.ndim != 1:
-            return shuffled(len(self), word(seed, "spread"), np.arange(len(self)))
+            return permute(len(self), hash_key(seed, "spread"), np.arange(len(self)))
         labels = self._single_labels()
         counts = np.bincount(labels, minlength=len(self.classes))
-        shift = Draws(word(seed, "class shift"), np.arange(len(self.classes))).uniform("shift")
-        return np.argsort((self._ranks(seed) + shift[labels]) / counts[labels], kind="stable")
+        shift = Draws(hash_key(seed, "class shift"), np.arange(len(self.classes))).uniform("shift")
+        return np.argsort((self.ranks_within_class(seed) + shift[labels]) / counts[labels], kind="stable")
 
 
 class Subset(Dataset):

@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 
 Number = int | float  # a user's 1 is as good as 1.0
 Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
+UInt64s = NDArray[np.uint64]
 ROUNDS = 6  # of the Feistel network below; four already pass for random, six leave no doubt
 
 
-def scramble(words: Words) -> Words:
+def splitmix64(words: UInt64s) -> UInt64s:
     """The finalizer of SplitMix64 (Steele, Lea & Flood 2014): each input bit moves each output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
-def word(*parts: int | str) -> int:
+def hash_key(*parts: int | str) -> int:
     """Any words and numbers as one 64-bit number, the same on every machine and in every run."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
-def _words(values: Ints | int) -> Words:
+def _as_uint64(values: Ints | int) -> UInt64s:
     return np.atleast_1d(np.asarray(values)).astype(np.int64).view(np.uint64)
 
 
@@ -40,10 +40,10 @@ class Draws:
     key: int
     items: Ints
 
-    def _bits(self, name: str, count: int) -> Words:
-        rows = scramble(_words(self.items) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(word(self.key, name)))
+    def _bits(self, name: str, count: int) -> UInt64s:
+        rows = splitmix64(_as_uint64(self.items) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(hash_key(self.key, name)))
         columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
-        return scramble(rows[:, None] + columns)
+        return splitmix64(rows[:, None] + columns)
 
     def many(self, name: str, count: int) -> NDArray[np.float64]:
         """Uniform in [0, 1), shape (items, count)."""
@@ -62,7 +62,7 @@ class Draws:
         return np.minimum((self.many(name, count) * high).astype(np.int64), high - 1)
 
 
-def shuffled(n: int, key: int, positions: Ints) -> Ints:
+def permute(n: int, key: int, positions: Ints) -> Ints:
     """Where a keyed shuffle of 0 .. n - 1 puts `positions`: a permutation computed point by point, in no memory.
 
     A Feistel network is a bijection of 2^(2h) numbers whatever its round function is; a value that falls outside
@@ -70,14 +70,14 @@ def shuffled(n: int, key: int, positions: Ints) -> Ints:
     """
     half = max(1, math.ceil(math.log2(max(n, 2)) / 2))
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
-    keys = [np.uint64(word(key, "round", i)) for i in range(ROUNDS)]
-    found = _words(positions).copy()
+    keys = [np.uint64(hash_key(key, "round", i)) for i in range(ROUNDS)]
+    found = _as_uint64(positions).copy()
     outside = np.arange(len(found))
     while len(outside):
         value = found[outside]
         left, right = value >> shift, value & mask
         for k in keys:
-            left, right = right, left ^ (scramble(right + k) & mask)
+            left, right = right, left ^ (splitmix64(right + k) & mask)
         value = (left << shift) | right
         found[outside] = value
         outside = outside[value >= np.uint64(n)]
@@ -86,4 +86,4 @@ def shuffled(n: int, key: int, positions: Ints) -> Ints:
 
 def generator(*parts: int | str) -> np.random.Generator:
     """A numpy generator for draws that need one (a Beta, a permutation kept in memory), keyed the same way."""
-    return np.random.Generator(np.random.Philox(key=word(*parts)))
+    return np.random.Generator(np.random.Philox(key=hash_key(*parts)))

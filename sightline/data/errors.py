@@ -31,7 +31,7 @@ class TooManyBad(ValueError):  # noqa: N818
         return TooManyBad, (self.bad, self.total)  # so that it travels from a worker process whole
 
 
-def shown(path: str | bytes | Path) -> str:
+def printable(path: str | bytes | Path) -> str:
     """A path as one printable line: file names may hold newlines, escape codes and bytes that are not UTF-8."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.draws import Ints, shuffled, word
+from sightline.data.draws import Ints, hash_key, permute
 from sightline.data.errors import BadImage
 from sightline.data.images import Pixels, RawImage
 
@@ -43,7 +43,7 @@ class LabeledImages(ABC):
     def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
         """The indices of the images at these positions of a shuffled epoch. Sources that read sequentially override
         this."""
-        return shuffled(len(self), word(seed, epoch, "order"), positions)
+        return permute(len(self), hash_key(seed, epoch, "order"), positions)
 
     def __len__(self) -> int:
         return len(self.labels)

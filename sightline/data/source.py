@@ -6,7 +6,7 @@ from typing import Any
 
 from sightline.data.arrays import read_npz
 from sightline.data.datasets import Dataset
-from sightline.data.errors import shown
+from sightline.data.errors import printable
 from sightline.data.folder import Folder, Manifest
 from sightline.data.named.hub import open_hub
 from sightline.data.named.store import open_named
@@ -41,7 +41,7 @@ def dataset(name: str | Path, split: str | None = None, **options: Any) -> Datas
     if os.path.isdir(text):
         return Folder(text, split, **options)
     raise ValueError(
-        f"{shown(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard. "
+        f"{printable(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard. "
         "The names are listed by: sightline data list."
     )
 

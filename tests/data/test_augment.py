@@ -9,8 +9,8 @@ from PIL import Image
 
 import sightline as sl
 from sightline.data.augment.augment import crop_boxes, erase_boxes, mix
-from sightline.data.augment.randaugment import OPERATIONS, apply
-from sightline.data.draws import Draws, shuffled
+from sightline.data.augment.randaugment import OPERATIONS, apply_operation
+from sightline.data.draws import Draws, permute
 
 SPEC = sl.ImageSpec(size=(16, 16))
 OFF = sl.data.Augment(crop_area=None, flip=False)
@@ -18,10 +18,10 @@ OFF = sl.data.Augment(crop_area=None, flip=False)
 
 @given(st.integers(1, 3000), st.integers(0, 2**63 - 1))
 def test_the_keyed_shuffle_is_a_permutation(n, key):
-    found = shuffled(n, key, np.arange(n))
+    found = permute(n, key, np.arange(n))
     assert sorted(found) == list(range(n))
     at = np.array([n // 2, 0])
-    assert np.array_equal(shuffled(n, key, at), found[at]), "point by point, in any order"
+    assert np.array_equal(permute(n, key, at), found[at]), "point by point, in any order"
 
 
 def test_draws_depend_on_key_item_and_name_alone():
@@ -109,9 +109,12 @@ def test_operations_are_pure_and_keep_the_size(operation):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8))
     before = image.tobytes()
     for level in (0, 5, 10):
-        out = apply(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1]))
+        out = apply_operation(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1]))
         assert (out.size, out.mode) == ((20, 12), "RGB")
-        assert out.tobytes() == apply(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1])).tobytes()
+        assert (
+            out.tobytes()
+            == apply_operation(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1])).tobytes()
+        )
     assert image.tobytes() == before
     assert len(OPERATIONS) == 16
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 import sightline as sl
-from sightline.data.quality.duplicates import fingerprints
+from sightline.data.quality.duplicates import perceptual_hashes
 
 
 def image(seed, size=64):
@@ -109,9 +109,9 @@ def test_mutated_files_are_findings_never_a_crash(tmp_path):
 
 def test_near_means_near():
     thumbs = np.stack([np.asarray(image(i, 32).convert("L")) for i in range(400)])
-    prints = fingerprints(thumbs)
+    prints = perceptual_hashes(thumbs)
     noisy = np.clip(thumbs + np.random.default_rng(0).normal(0, 3, thumbs.shape), 0, 255).astype(np.uint8)
-    apart = [bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, fingerprints(noisy))]
+    apart = [bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, perceptual_hashes(noisy))]
     assert np.median(apart) <= 4
     assert np.mean([bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, np.roll(prints, 1))]) > 20
 

@@ -150,7 +150,7 @@ def test_links_out_of_the_folder_are_refused_and_named(tmp_path):
     os.symlink("nowhere.png", tmp_path / "data" / "a" / "broken.png")
     d = sl.Folder(tmp_path / "data")
     assert [os.path.basename(p) for p in d.paths if "loop" not in p] == ["1.png", "3.png", "broken.png"]
-    assert {os.path.basename(p) for p in d.refused} == {"2.png", "b"}
+    assert {os.path.basename(p) for p in d.skipped} == {"2.png", "b"}
     assert set(sl.Folder(tmp_path / "data", follow_links=True).classes) == {"a", "b"}
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline import progress as bar
-from sightline.data.named.hub import Hub
+from sightline.data.named.hub import HubDataset
 
 
 class Table(list):
@@ -30,7 +30,7 @@ def test_a_hub_table_is_a_dataset(tmp_path):
         {"bytes": None, "path": str(tmp_path / "p.png")},
         Image.new("L", (5, 4)),
     ]
-    d = Hub(
+    d = HubDataset(
         Table({"image": image, "label": i % 2} for i, image in enumerate(rows)),
         image="image",
         label="label",

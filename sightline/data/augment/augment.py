@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from sightline.data.augment.randaugment import OPERATIONS, apply
+from sightline.data.augment.randaugment import OPERATIONS, apply_operation
 from sightline.data.draws import Draws, Number, generator
 from sightline.data.images import KERNELS, Pixels
 from sightline.spec import ImageSpec
@@ -45,26 +45,26 @@ class Augment:
 
     def __post_init__(self) -> None:
         low, high = self.crop_area or (1.0, 1.0)
-        _need(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
+        _require(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
         low, high = self.crop_ratio
-        _need(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
+        _require(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
         side = 1.0 if self.crop_side is None else self.crop_side
-        _need(0 < side <= 1, f"crop_side={self.crop_side}", "expected a share of the side, 0 < crop_side <= 1")
+        _require(0 < side <= 1, f"crop_side={self.crop_side}", "expected a share of the side, 0 < crop_side <= 1")
         both = self.crop_side is not None and self.crop_area is not None
-        _need(
+        _require(
             not both, f"crop_area={self.crop_area}, crop_side={self.crop_side}", "give one of them, the other as None"
         )
-        _need(0 <= self.shift < 1, f"shift={self.shift}", "expected a share of the side, 0 <= shift < 1")
+        _require(0 <= self.shift < 1, f"shift={self.shift}", "expected a share of the side, 0 <= shift < 1")
         count, level = self.randaugment or (0, 0)
-        _need(
+        _require(
             count >= 0 and 0 <= level <= 10, f"randaugment={self.randaugment}", "expected (operations, magnitude 0..10)"
         )
-        _need(all(j >= 0 for j in self.jitters), f"jitter={self.jitter}", "expected numbers of at least 0")
-        _need(self.jitters[3] <= 0.5, f"jitter={self.jitter}", "a hue turns by at most 0.5 of the circle")
-        _need(0 <= self.erase <= 1, f"erase={self.erase}", "a probability lies between 0 and 1")
-        _need(self.mixup >= 0, f"mixup={self.mixup}", "the alpha of a Beta is at least 0")
-        _need(self.cutmix >= 0, f"cutmix={self.cutmix}", "the alpha of a Beta is at least 0")
-        _need(self.repeats >= 1, f"repeats={self.repeats}", "expected at least 1")
+        _require(all(j >= 0 for j in self.jitters), f"jitter={self.jitter}", "expected numbers of at least 0")
+        _require(self.jitters[3] <= 0.5, f"jitter={self.jitter}", "a hue turns by at most 0.5 of the circle")
+        _require(0 <= self.erase <= 1, f"erase={self.erase}", "a probability lies between 0 and 1")
+        _require(self.mixup >= 0, f"mixup={self.mixup}", "the alpha of a Beta is at least 0")
+        _require(self.cutmix >= 0, f"cutmix={self.cutmix}", "the alpha of a Beta is at least 0")
+        _require(self.repeats >= 1, f"repeats={self.repeats}", "expected at least 1")
 
     @property
     def jitters(self) -> tuple[Number, Number, Number, Number]:
@@ -77,7 +77,7 @@ class Augment:
         return self.mixup > 0 or self.cutmix > 0
 
 
-def _need(holds: bool, given: str, expected: str) -> None:
+def _require(holds: bool, given: str, expected: str) -> None:
     if not holds:
         raise ValueError(f"Augment({given}): {expected}.")
 
@@ -90,7 +90,7 @@ def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDAr
     """
     width, height = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
     if augment.crop_side is not None:
-        return _windows(sizes.astype(float), augment.crop_side, draws)
+        return _window_boxes(sizes.astype(float), augment.crop_side, draws)
     if augment.crop_area is None:
         return np.concatenate([0 * width, 0 * height, width, height], axis=1)
     low, high = augment.crop_area
@@ -110,7 +110,7 @@ def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDAr
     return np.stack([left, upper, left + w, upper + h], axis=1)
 
 
-def _windows(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[np.float64]:
+def _window_boxes(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[np.float64]:
     """Resizing to r x r and cutting a random c x c is cutting c / r of both sides and resizing to c x c."""
     inside = np.maximum(1, np.rint(sizes * side))
     chance = np.stack([draws.uniform("crop left"), draws.uniform("crop upper")], axis=1)
@@ -136,7 +136,7 @@ class AugmentParameters:
 
     boxes: NDArray[np.float64]
     mirror: NDArray[np.bool_]
-    moves: NDArray[np.int64]  # (b, 2), pixels down and right
+    shifts: NDArray[np.int64]  # (b, 2), pixels down and right
     operations: NDArray[np.int64]  # (b, operations of RandAugment)
     signs: NDArray[np.float64]  # (b, the same), -1 or 1
     places: NDArray[np.float64]  # (b, the same, 2), where a cutout falls
@@ -153,7 +153,7 @@ def draw_parameters(
     return AugmentParameters(
         boxes=crop_boxes(sizes, augment, draws),
         mirror=flip if augment.flip else np.zeros_like(flip),
-        moves=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
+        shifts=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
         operations=draws.choices("operation", len(OPERATIONS), count),
         signs=np.where(draws.many("sign", count) < 0.5, -1.0, 1.0),
         places=draws.many("place", 2 * count).reshape(len(flip), count, 2),
@@ -167,11 +167,11 @@ def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Au
     pixels = resize(pixels, spec)
     if steps.mirror[row]:
         pixels = pixels[:, ::-1]
-    down, right = (int(v) for v in steps.moves[row])
+    down, right = (int(v) for v in steps.shifts[row])
     if down or right:
-        pixels = pixels[_mirrored(pixels.shape[0], down)][:, _mirrored(pixels.shape[1], right)]
+        pixels = pixels[_reflected_indices(pixels.shape[0], down)][:, _reflected_indices(pixels.shape[1], right)]
     if augment.randaugment or any(augment.jitters):
-        pixels = np.asarray(_recolored(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
+        pixels = np.asarray(_apply_colors(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
     hole = steps.erased[row]
     if hole[1] > hole[0]:
         pixels = pixels.copy()
@@ -190,11 +190,11 @@ def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment
             return None
         planes = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
     height, width = spec.size
-    edge = np.abs(steps.moves).max(0, initial=0)
+    edge = np.abs(steps.shifts).max(0, initial=0)
     wide = np.pad(planes.numpy(), ((0, 0), (0, 0), (edge[0],) * 2, (edge[1],) * 2), mode="reflect")
     mirrored = wide[..., ::-1]
     pixels = np.empty((len(stack), 3, height, width), np.uint8)
-    for row, (y, x) in enumerate((edge - steps.moves).tolist()):
+    for row, (y, x) in enumerate((edge - steps.shifts).tolist()):
         pixels[row] = (mirrored if steps.mirror[row] else wide)[row, :, y : y + height, x : x + width]
     for row in np.flatnonzero(steps.erased[:, 1] > steps.erased[:, 0]).tolist():
         top, bottom, left, right = (int(v) for v in steps.erased[row])
@@ -202,20 +202,22 @@ def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment
     return torch.from_numpy(pixels)
 
 
-def _mirrored(length: int, move: int) -> NDArray[np.int64]:
+def _reflected_indices(length: int, move: int) -> NDArray[np.int64]:
     """Rows of an image that was moved: what comes in is the mirror image of its border."""
     at = np.abs(np.arange(length) - move)
     return length - 1 - np.abs(length - 1 - at)
 
 
-def _recolored(image: Image.Image, row: int, steps: AugmentParameters, augment: Augment) -> Image.Image:
+def _apply_colors(image: Image.Image, row: int, steps: AugmentParameters, augment: Augment) -> Image.Image:
     if augment.randaugment:
         for number, sign, place in zip(steps.operations[row], steps.signs[row], steps.places[row]):
-            image = apply(OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place)
-    return recolor(image, augment.jitters, steps.colors[row]) if any(augment.jitters) else image
+            image = apply_operation(
+                OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place
+            )
+    return jitter_colors(image, augment.jitters, steps.colors[row]) if any(augment.jitters) else image
 
 
-def recolor(
+def jitter_colors(
     image: Image.Image, amounts: tuple[Number, Number, Number, Number], draws: NDArray[np.float64]
 ) -> Image.Image:
     """Brightness, contrast and saturation times 1 +- amount, hue turned by +- amount."""

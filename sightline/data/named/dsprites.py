@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Ints, shuffled
-from sightline.data.errors import shown
+from sightline.data.draws import Ints, permute
+from sightline.data.errors import printable
 from sightline.data.images import Pixels
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.storage import save_array
@@ -25,7 +25,7 @@ class Sprites(Dataset):
 
     def __init__(self, packed: NDArray[np.uint8], factors: NDArray[np.uint8], *, label: str, groups: int | None = None):
         if label not in FACTORS:
-            raise ValueError(f"dsprites has the factors {', '.join(FACTORS)}; got {shown(label)}.")
+            raise ValueError(f"dsprites has the factors {', '.join(FACTORS)}; got {printable(label)}.")
         values = factors[:, list(FACTORS).index(label)].astype(np.int64)
         count = FACTORS[label]
         self.name, self.packed, self.factors = "dsprites", packed, factors
@@ -67,7 +67,7 @@ class SpriteStorage:
         """80 % train, 10 % val, 10 % test (as in VTAB), by a fixed shuffle."""
         packed, factors = np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "factors.npy")
         whole = Sprites(packed, factors, label=label, groups=groups)
-        order = shuffled(IMAGES, 0, np.arange(IMAGES))
+        order = permute(IMAGES, 0, np.arange(IMAGES))
         cuts = [0, IMAGES * 8 // 10, IMAGES * 9 // 10, IMAGES]
         part = list(entry.splits).index(split)
         return whole.subset(indices=np.sort(order[cuts[part] : cuts[part + 1]]))

@@ -1,6 +1,5 @@
 """The file formats in which known datasets are published, read without running anything that is in them."""
 
-import gzip
 import io
 import lzma
 import pickle
@@ -15,12 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 Bytes = NDArray[np.uint8]
-
-
-def read_idx(path: Path) -> Bytes:
-    """MNIST's format: two zero bytes, type 8 (bytes), the number of dimensions, each as a big-endian word, the data."""
-    raw = path.read_bytes()
-    return parse_idx(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, path.name)
 
 
 def parse_idx(raw: bytes, name: str) -> Bytes:
@@ -44,7 +37,7 @@ def parse_cifar(raw: bytes, *, label_bytes: int, name: str) -> tuple[Bytes, Byte
     return np.ascontiguousarray(images), rows[:, label_bytes - 1].copy()
 
 
-class _ArraysOnly(pickle.Unpickler):
+class _ArrayUnpickler(pickle.Unpickler):
     """Unpickles numpy arrays and plain values; anything else in the file is refused, so none of it can run."""
 
     ALLOWED: ClassVar[dict[str, Any]] = {
@@ -63,7 +56,7 @@ class _ArraysOnly(pickle.Unpickler):
 def parse_cifar_pickle(raw: bytes, *, key: bytes, name: str) -> tuple[Bytes, Bytes]:
     """CIFAR's Python format."""
     try:
-        held = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
+        held = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
         images, labels = np.asarray(held[b"data"], np.uint8), np.asarray(held[key], np.uint8)
     except Exception as error:
         raise ValueError(f"{name} is not a CIFAR file ({error}).") from error

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
-from sightline.data.errors import shown
+from sightline.data.errors import printable
 from sightline.data.folder import Folder
-from sightline.data.images import Encoded
+from sightline.data.images import EncodedImage
 from sightline.data.named.entry import NamedDataset
 
 FILE = "real.json"
@@ -26,11 +26,11 @@ class ReassessedLabels(Dataset):
             number = re.search(r"val_(\d{8})", Path(path).name)
             if number is None or not 1 <= int(number.group(1)) <= len(lists):
                 raise ValueError(
-                    f"{shown(path)} is not named like ILSVRC2012_val_00000001.JPEG, which is how labels are assigned."
+                    f"{printable(path)} is not named like ILSVRC2012_val_00000001.JPEG, which is how labels are assigned."
                 )
             self.labels[row, lists[int(number.group(1)) - 1]] = True
 
-    def image(self, index: int) -> Encoded:
+    def image(self, index: int) -> EncodedImage:
         return self.files.image(index)
 
     def where(self, index: int) -> str:
@@ -46,11 +46,11 @@ class ReassessedLabelStorage:
     def open(self, entry: NamedDataset, folder: Path, split: str) -> Dataset:
         lists = _read_lists(folder / "raw" / FILE) or _read_lists(folder / FILE)
         if lists is None:
-            raise ValueError(f"{FILE} is not in {shown(folder)}. Fetch it with: sightline data get imagenet-real.")
+            raise ValueError(f"{FILE} is not in {printable(folder)}. Fetch it with: sightline data get imagenet-real.")
         imagenet = folder.parent / "imagenet"
         if not (imagenet / split).is_dir():
             raise ValueError(
-                f"imagenet-real needs the images of ImageNet in {shown(imagenet / split)}, one folder per class."
+                f"imagenet-real needs the images of ImageNet in {printable(imagenet / split)}, one folder per class."
             )
         return ReassessedLabels(Folder(imagenet, split, follow_links=True), lists)
 
@@ -64,7 +64,7 @@ def _read_lists(path: Path) -> list[list[int]] | None:
         counts = (len(lists), sum(not row for row in lists), sum(len(row) for row in lists))
         valid = all(isinstance(c, int) and 0 <= c < 1000 for row in lists for c in row)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{shown(path)} does not hold the reassessed labels ({error}).") from error
+        raise ValueError(f"{printable(path)} does not hold the reassessed labels ({error}).") from error
     if counts != COUNTS or not valid:
-        raise ValueError(f"{shown(path)} has {counts} lists, empty lists and labels; expected {COUNTS}.")
+        raise ValueError(f"{printable(path)} has {counts} lists, empty lists and labels; expected {COUNTS}.")
     return lists

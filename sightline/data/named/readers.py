@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.errors import FetchError, shown
+from sightline.data.errors import FetchError, printable
 from sightline.data.named import formats
 from sightline.spec import atomic
 
@@ -91,7 +91,7 @@ def _extract(archive: Path, into: Path) -> None:
             held = tar.extractfile(member) if member.isreg() else None
             if held is None or not target.is_relative_to(into.resolve()):
                 raise FetchError(
-                    f"{shown(archive)} contains {shown(member.name)}, which is not a regular file below its folder."
+                    f"{printable(archive)} contains {printable(member.name)}, which is not a regular file below its folder."
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
             with held, target.open("wb") as file:

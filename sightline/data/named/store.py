@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.data.datasets import Dataset
-from sightline.data.errors import FetchError, shown
+from sightline.data.errors import FetchError, printable
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.fetch import download
 from sightline.data.named.storage import FolderStorage
@@ -55,7 +55,7 @@ def get_dataset(name: str, *, root: str | Path | None = None) -> DatasetFiles:
     if _is_prepared(entry, folder):
         return DatasetFiles(name=entry.name, folder=str(folder), source=_source(folder), fetched=False)
     if not entry.official and not entry.package:
-        raise ValueError(entry.instructions.format(folder=shown(folder)) + ".")
+        raise ValueError(entry.instructions.format(folder=printable(folder)) + ".")
     with lock(folder / ".lock"):  # several ranks on one machine start at once: one prepares, the others wait
         if _is_prepared(entry, folder):
             return DatasetFiles(name=entry.name, folder=str(folder), source=_source(folder), fetched=False)
@@ -68,7 +68,7 @@ def _fetch_and_prepare(entry: NamedDataset, folder: Path) -> DatasetFiles:
     tried: list[str] = []
     for place in (raw, folder):
         if place.is_dir() and entry.storage.prepare(entry, place, folder):
-            return _write_source(entry, folder, f"local files in {shown(place)}", tried)
+            return _write_source(entry, folder, f"local files in {printable(place)}", tried)
     try:
         for remote in entry.official:
             download(remote, raw)
@@ -86,7 +86,7 @@ def _fetch_and_prepare(entry: NamedDataset, folder: Path) -> DatasetFiles:
         except FetchError as error:
             tried.append(str(error))
     raise FetchError(
-        f"{entry.name} could not be fetched: {' '.join(tried)} You can also put its files into {shown(raw)}."
+        f"{entry.name} could not be fetched: {' '.join(tried)} You can also put its files into {printable(raw)}."
     )
 
 
@@ -106,7 +106,7 @@ def _source(folder: Path) -> str:
     try:
         return str(json.loads((folder / "source.json").read_text())["source"])
     except (OSError, ValueError, KeyError):
-        return f"local folder {shown(folder)}"
+        return f"local folder {printable(folder)}"
 
 
 def is_prepared(name: str, root: str | Path | None = None) -> bool:
@@ -124,7 +124,7 @@ def _has_class_folders(entry: NamedDataset, folder: Path) -> bool:
 
 def _entry(name: str) -> NamedDataset:
     if name not in NAMED_DATASETS:
-        raise ValueError(f"There is no dataset named {shown(name)}; the names are {', '.join(NAMED_DATASETS)}.")
+        raise ValueError(f"There is no dataset named {printable(name)}; the names are {', '.join(NAMED_DATASETS)}.")
     return NAMED_DATASETS[name]
 
 
@@ -136,12 +136,12 @@ def open_named(
     folder = data_folder(root) / entry.name
     split = split or next(iter(entry.splits))
     if split not in entry.splits:
-        raise ValueError(f"{name} has the splits {', '.join(entry.splits)}; got {shown(split)}.")
+        raise ValueError(f"{name} has the splits {', '.join(entry.splits)}; got {printable(split)}.")
     if get:
         get_dataset(name, root=root)
     if not _is_prepared(entry, folder):
         fetch = f"Fetch it with: sightline data get {name}"
-        instructions = entry.instructions.format(folder=shown(folder)) or fetch
-        raise ValueError(f"{name} is not in {shown(folder)}. {instructions}.")
+        instructions = entry.instructions.format(folder=printable(folder)) or fetch
+        raise ValueError(f"{name} is not in {printable(folder)}. {instructions}.")
     storage = FolderStorage() if _has_class_folders(entry, folder) else entry.storage
     return storage.open(entry, folder, split, **options)

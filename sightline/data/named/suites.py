@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sightline.data.datasets import Dataset, Subset
-from sightline.data.errors import shown
+from sightline.data.errors import printable
 from sightline.data.images import RawImage
 from sightline.data.named.store import data_folder
 from sightline.data.scenes.tasks import TASKS
@@ -63,14 +63,16 @@ def _open_folders(task: SuiteTask, root: str | Path | None, **options: Any) -> P
     folder = data_folder(root) / task.suite / task.source
     if not folder.is_dir():
         raise ValueError(
-            f"{task.suite}/{task.name} is not in {shown(folder)}. Put train/, val/ and test/ there, one folder per "
+            f"{task.suite}/{task.name} is not in {printable(folder)}. Put train/, val/ and test/ there, one folder per "
             f"class, with the labels of VTAB ({task.rule})."
         )
     parts = {s: dataset(folder, split=s, **options) for s in available_splits(folder)}
     if missing := {"train", "test"} - set(parts):
-        raise ValueError(f"{shown(folder)} has no {' and no '.join(sorted(missing))}.")
+        raise ValueError(f"{printable(folder)} has no {' and no '.join(sorted(missing))}.")
     if len(parts["train"].classes) != task.classes:
-        raise ValueError(f"{shown(folder)} has {len(parts['train'].classes)} classes; {task.name} has {task.classes}.")
+        raise ValueError(
+            f"{printable(folder)} has {len(parts['train'].classes)} classes; {task.name} has {task.classes}."
+        )
     return parts["train"], parts.get("val"), parts["test"]
 
 
@@ -184,5 +186,5 @@ def suite(name: str) -> tuple[SuiteTask, ...]:
     (19, ['objects', 'shape', 'texture'])
     """
     if name not in _SUITES:
-        raise ValueError(f"There is no suite {shown(name)}; the suites are {' and '.join(_SUITES)}.")
+        raise ValueError(f"There is no suite {printable(name)}; the suites are {' and '.join(_SUITES)}.")
     return tuple(_SUITES[name].tasks())

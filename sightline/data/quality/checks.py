@@ -13,8 +13,8 @@ from PIL import Image
 
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage
-from sightline.data.images import Encoded, RawImage, begin, finish, orientation, upright
-from sightline.data.quality.duplicates import GRAY, NEAR, DuplicatePair, find_duplicates, fingerprints, smaller
+from sightline.data.images import EncodedImage, RawImage, decode_pixels, exif_orientation, orient_image, read_header
+from sightline.data.quality.duplicates import GRAY, MAX_BITS, DuplicatePair, find_duplicates, halve, perceptual_hashes
 from sightline.data.quality.sheet import contact_sheet
 from sightline.progress import progress
 
@@ -72,7 +72,7 @@ class CheckReport:
 
 
 @dataclass
-class _Seen:
+class _Scan:
     """What one pass over the images keeps of each: a small gray copy, its size, how it was encoded."""
 
     fresh: list[NDArray[np.uint8]] = field(default_factory=list)  # gray copies that are not hashed yet
@@ -86,7 +86,7 @@ class _Seen:
 
 
 def check(
-    dataset: Dataset, against: Dataset | None = None, *, sheet: str | Path | None = None, near: int = NEAR
+    dataset: Dataset, against: Dataset | None = None, *, sheet: str | Path | None = None, near: int = MAX_BITS
 ) -> CheckReport:
     """Look at every image of a dataset, and compare it with another split (`against`), which it must not share.
 
@@ -99,13 +99,13 @@ def check(
     >>> sl.data.check(d, d.subset(indices=[3])).counts()
     {'in both splits': 1}
     """
-    seen = _look(dataset)
-    findings = [*seen.findings, *_empty_classes(dataset), *_tiny(dataset, seen), *_leaks(dataset, seen)]
-    findings += _twins_within(dataset, seen, near)
+    scan = _scan(dataset)
+    findings = [*scan.findings, *_empty_classes(dataset), *_tiny(dataset, scan), *_leaks(dataset, scan)]
+    findings += _duplicates_within(dataset, scan, near)
     if against is not None:
-        other = _look(against)
+        other = _scan(against)
         findings += [Finding(kind=f.kind, where=f.where, detail=f.detail) for f in other.findings]
-        findings += _twins_between((dataset, seen), (against, other), near)
+        findings += _duplicates_between((dataset, scan), (against, other), near)
     drawn = None
     if sheet is not None:
         contact_sheet(dataset).save(sheet)
@@ -116,50 +116,50 @@ def check(
     )
 
 
-def _look(dataset: Dataset) -> _Seen:
-    seen = _Seen()
-    refused = getattr(dataset.origins()[0], "refused", [])
-    seen.findings += [
-        Finding(kind="refused", where=path, detail="it leads out of the folder, or cannot be read") for path in refused
+def _scan(dataset: Dataset) -> _Scan:
+    scan = _Scan()
+    skipped = getattr(dataset.origins()[0], "skipped", [])
+    scan.findings += [
+        Finding(kind="skipped", where=path, detail="it leads out of the folder, or cannot be read") for path in skipped
     ]
     for start in progress(range(0, len(dataset), BLOCK), f"checking {dataset.name}"):
         rows = np.arange(start, min(start + BLOCK, len(dataset)))
         for row, image in zip(rows, dataset.images(rows)):
-            _look_at(dataset, int(row), image, seen)
-        copies = np.array(seen.fresh, dtype=np.uint8).reshape(-1, GRAY, GRAY)
-        seen.hashes.append(fingerprints(copies))
-        seen.thumbs.append(smaller(copies))
-        seen.fresh.clear()
-    return seen
+            _scan_image(dataset, int(row), image, scan)
+        copies = np.array(scan.fresh, dtype=np.uint8).reshape(-1, GRAY, GRAY)
+        scan.hashes.append(perceptual_hashes(copies))
+        scan.thumbs.append(halve(copies))
+        scan.fresh.clear()
+    return scan
 
 
-def _look_at(dataset: Dataset, row: int, raw: RawImage | BadImage, seen: _Seen) -> None:
+def _scan_image(dataset: Dataset, row: int, raw: RawImage | BadImage, scan: _Scan) -> None:
     kind = "unreadable"
     encoding = "array"
     try:
         if isinstance(raw, BadImage):
             raise raw
-        if isinstance(raw, Encoded):
-            header = begin(raw)
+        if isinstance(raw, EncodedImage):
+            header = read_header(raw)
             kind = "truncated"
-            turn = orientation(header)
-            odd, encoding = list(_oddities(header, turn)), _encoding(header)
-            seen.findings += [Finding(kind=k, where=dataset.where(row), detail=d) for k, d in odd]
-            image = upright(finish(header, raw.name), turn)
+            orientation = exif_orientation(header)
+            odd, encoding = list(_oddities(header, orientation)), _encoding(header)
+            scan.findings += [Finding(kind=k, where=dataset.where(row), detail=d) for k, d in odd]
+            image = orient_image(decode_pixels(header, raw.name), orientation)
         else:
             image = Image.fromarray(raw)
     except BadImage as error:
-        seen.findings.append(Finding(kind=kind, where=dataset.where(row), detail=str(error)))
+        scan.findings.append(Finding(kind=kind, where=dataset.where(row), detail=str(error)))
         return
-    seen.rows.append(row)
-    seen.sizes.append(image.size)
-    seen.encodings.append(encoding)
+    scan.rows.append(row)
+    scan.sizes.append(image.size)
+    scan.encodings.append(encoding)
     body = hashlib.blake2b(repr(image.size).encode() + image.tobytes(), digest_size=8).digest()
-    seen.exact.append(int.from_bytes(body, "little", signed=True))
-    seen.fresh.append(np.asarray(image.convert("L").resize((GRAY, GRAY), Image.Resampling.BOX)))
+    scan.exact.append(int.from_bytes(body, "little", signed=True))
+    scan.fresh.append(np.asarray(image.convert("L").resize((GRAY, GRAY), Image.Resampling.BOX)))
 
 
-def _oddities(image: Image.Image, turn: int) -> Iterator[tuple[str, str]]:
+def _oddities(image: Image.Image, orientation: int) -> Iterator[tuple[str, str]]:
     """What is unusual about a file, from its header."""
     if image.mode.startswith("I") or image.mode == "F":
         yield "16-bit", f"mode {image.mode}"
@@ -167,8 +167,8 @@ def _oddities(image: Image.Image, turn: int) -> Iterator[tuple[str, str]]:
         yield MODES[image.mode], f"mode {image.mode}"
     if (frames := _frames(image)) > 1:
         yield "animated", f"{frames} frames, the first is used"
-    if turn != 1:
-        yield "rotated", f"EXIF orientation {turn}, turned upright when read"
+    if orientation != 1:
+        yield "rotated", f"EXIF orientation {orientation}, turned upright when read"
 
 
 def _frames(image: Image.Image) -> int:
@@ -192,30 +192,30 @@ def _empty_classes(dataset: Dataset) -> list[Finding]:
     return [Finding(kind="empty class", where=c) for c, n in zip(dataset.classes, dataset.counts()) if n == 0]
 
 
-def _tiny(dataset: Dataset, seen: _Seen) -> Iterator[Finding]:
+def _tiny(dataset: Dataset, scan: _Scan) -> Iterator[Finding]:
     """Under 16 px, or under 32 px and less than half as large as is usual here."""
-    short = np.array([min(s) for s in seen.sizes])
+    short = np.array([min(s) for s in scan.sizes])
     usual = float(np.median(short)) if len(short) else 0.0
-    for row, side, size in zip(seen.rows, short, seen.sizes):
+    for row, side, size in zip(scan.rows, short, scan.sizes):
         if side < TINY or (side < SMALL and side < usual / 2):
             yield Finding(kind="tiny", where=dataset.where(row), detail=f"{size[0]} x {size[1]} px")
 
 
-def _leaks(dataset: Dataset, seen: _Seen) -> Iterator[Finding]:
+def _leaks(dataset: Dataset, scan: _Scan) -> Iterator[Finding]:
     """Cues that should say nothing about the label. A table of the commonest label per cue, made from one half of the
     images, is tried on the other half; guessing the commonest label is what it has to beat."""
-    if dataset.labels.ndim != 1 or len(seen.rows) < 20:
+    if dataset.labels.ndim != 1 or len(scan.rows) < 20:
         return
-    labels = dataset.labels[seen.rows]
-    for cue, values in (("the size in pixels", seen.sizes), ("the encoding (format, mode, quality)", seen.encodings)):
+    labels = dataset.labels[scan.rows]
+    for cue, values in (("the size in pixels", scan.sizes), ("the encoding (format, mode, quality)", scan.encodings)):
         _, codes = np.unique(np.array([str(v) for v in values]), return_inverse=True)
-        told, guessed = _told(codes, labels.astype(np.int64))
-        if told > guessed + LEAK:
-            detail = f"{cue} alone tells {told:.0%} of the labels, guessing {guessed:.0%}"
+        matched, guessed = _cue_accuracy(codes, labels.astype(np.int64))
+        if matched > guessed + LEAK:
+            detail = f"{cue} alone tells {matched:.0%} of the labels, guessing {guessed:.0%}"
             yield Finding(kind="label leak", where=dataset.name, detail=detail)
 
 
-def _told(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> tuple[float, float]:
+def _cue_accuracy(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> tuple[float, float]:
     order = np.random.default_rng(0).permutation(len(labels))
     learn, test = order[::2], order[1::2]
     common = np.bincount(labels[learn]).argmax()
@@ -225,24 +225,24 @@ def _told(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> tuple[float, f
     return float((answers[codes[test]] == labels[test]).mean()), float((common == labels[test]).mean())
 
 
-def _twins_within(dataset: Dataset, seen: _Seen, near: int) -> Iterator[Finding]:
-    for twin in find_duplicates(_prints(seen), _prints(seen), near=near, same=True):
-        first, second = seen.rows[twin.first], seen.rows[twin.second]
+def _duplicates_within(dataset: Dataset, scan: _Scan, near: int) -> Iterator[Finding]:
+    for pair in find_duplicates(_hashes(scan), _hashes(scan), near=near, same=True):
+        first, second = scan.rows[pair.first], scan.rows[pair.second]
         agree = bool(np.all(dataset.labels[first] == dataset.labels[second]))
-        kind = ("twice" if twin.exact else "nearly twice") if agree else "two labels"
-        yield Finding(kind=kind, where=dataset.where(second), detail=_alike(twin, dataset.where(first)))
+        kind = ("twice" if pair.exact else "nearly twice") if agree else "two labels"
+        yield Finding(kind=kind, where=dataset.where(second), detail=_describe_pair(pair, dataset.where(first)))
 
 
-def _twins_between(one: tuple[Dataset, _Seen], two: tuple[Dataset, _Seen], near: int) -> Iterator[Finding]:
-    for twin in find_duplicates(_prints(one[1]), _prints(two[1]), near=near, same=False):
-        first, second = one[1].rows[twin.first], two[1].rows[twin.second]
-        kind = "in both splits" if twin.exact else "nearly in both splits"
-        yield Finding(kind=kind, where=two[0].where(second), detail=_alike(twin, one[0].where(first)))
+def _duplicates_between(one: tuple[Dataset, _Scan], two: tuple[Dataset, _Scan], near: int) -> Iterator[Finding]:
+    for pair in find_duplicates(_hashes(one[1]), _hashes(two[1]), near=near, same=False):
+        first, second = one[1].rows[pair.first], two[1].rows[pair.second]
+        kind = "in both splits" if pair.exact else "nearly in both splits"
+        yield Finding(kind=kind, where=two[0].where(second), detail=_describe_pair(pair, one[0].where(first)))
 
 
-def _prints(seen: _Seen) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
-    return np.concatenate(seen.hashes), np.concatenate(seen.thumbs), np.array(seen.exact, dtype=np.int64)
+def _hashes(scan: _Scan) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
+    return np.concatenate(scan.hashes), np.concatenate(scan.thumbs), np.array(scan.exact, dtype=np.int64)
 
 
-def _alike(twin: DuplicatePair, other: str) -> str:
-    return f"the same as {other}" if twin.exact else f"{twin.bits} of 64 bits from {other}"
+def _describe_pair(pair: DuplicatePair, other: str) -> str:
+    return f"the same as {other}" if pair.exact else f"{pair.bits} of 64 bits from {other}"

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 GRAY = 32  # side of the gray copy that is hashed
 THUMB = GRAY // 2  # side of the one that is kept to compare
-NEAR = 8  # bits of 64; with ALIKE it finds 190 twins across CIFAR-10's splits, a few of which merely look alike
-ALIKE = 0.9  # correlation of the gray copies
+MAX_BITS = 8  # bits of 64; with ALIKE it finds 190 twins across CIFAR-10's splits, a few of which merely look alike
+MIN_CORRELATION = 0.9  # correlation of the gray copies
 FLAT = 4.0  # variance, in levels squared, under which an image has nothing to correlate
 PAIRS = 1 << 13  # compared in one go
 
-Prints = tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]  # hashes, gray copies, exact hashes
+ImageHashes = tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]  # hashes, gray copies, exact hashes
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ def _cosines() -> NDArray[np.float32]:
     return np.cos(np.pi / GRAY * (x + 0.5) * k).astype(np.float32)
 
 
-def smaller(copies: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def halve(copies: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Gray copies at half their side."""
     return copies.reshape(len(copies), THUMB, 2, THUMB, 2).mean((2, 4)).astype(np.uint8)
 
 
-def fingerprints(thumbs: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def perceptual_hashes(thumbs: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """A perceptual hash: the signs of the lowest 8 x 8 cosine coefficients about their median (the mean left out)."""
     cosines = _cosines()
     found = [np.empty(0, dtype=np.uint64)]
@@ -60,29 +60,31 @@ def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.unpackbits(words.view(np.uint8).reshape(-1, 8), axis=1).sum(1, dtype=np.int64)
 
 
-def find_duplicates(one: Prints, two: Prints, *, near: int, same: bool) -> Iterator[DuplicatePair]:
+def find_duplicates(one: ImageHashes, two: ImageHashes, *, near: int, same: bool) -> Iterator[DuplicatePair]:
     """Pairs that are alike: each image of the second set with the first one of the first set that is like it."""
     pairs = np.concatenate([np.empty((0, 2), np.int64), *_candidates(one[0], two[0], near, same)])
     pairs = np.unique(pairs, axis=0)
-    told = np.zeros(len(two[0]), dtype=np.bool_)
+    matched = np.zeros(len(two[0]), dtype=np.bool_)
     for start in range(0, len(pairs), PAIRS):
         block = pairs[start : start + PAIRS]
-        block = block[~told[block[:, 1]]]
-        for first, second in block[_alike(one[1][block[:, 0]], two[1][block[:, 1]])]:
-            if not told[second]:
-                told[second] = True
+        block = block[~matched[block[:, 1]]]
+        for first, second in block[_is_same_image(one[1][block[:, 0]], two[1][block[:, 1]])]:
+            if not matched[second]:
+                matched[second] = True
                 bits = int(_bit_counts(one[0][first : first + 1] ^ two[0][second : second + 1])[0])
                 yield DuplicatePair(int(first), int(second), bits, bool(one[2][first] == two[2][second]))
 
 
-def _alike(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def _is_same_image(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Whether gray copies correlate, whatever their brightness and contrast; flat ones must have the same gray."""
     a, b = (x.reshape(len(x), THUMB * THUMB).astype(np.float32) for x in (one, two))
     level = np.abs(a.mean(1) - b.mean(1))
     a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
     strength = np.sqrt((a * a).sum(1) * (b * b).sum(1))
     flat = strength < FLAT * THUMB * THUMB
-    return np.where(flat, (level < 1) & (np.abs(a - b).max(1, initial=0) < 8), (a * b).sum(1) > ALIKE * strength)
+    return np.where(
+        flat, (level < 1) & (np.abs(a - b).max(1, initial=0) < 8), (a * b).sum(1) > MIN_CORRELATION * strength
+    )
 
 
 def _candidates(one: NDArray[np.uint64], two: NDArray[np.uint64], near: int, same: bool) -> Iterator[NDArray[np.int64]]:

@@ -36,7 +36,7 @@ def _groups(dataset: Dataset, columns: int, rows: int, seed: int) -> list[tuple[
         chosen = dataset.sample(min(len(dataset), columns * rows), seed=seed).origins()[1]
         pieces = np.array_split(chosen, math.ceil(len(chosen) / columns))
         return [("", [int(i) for i in piece]) for piece in pieces]
-    ranks = dataset._ranks(seed)
+    ranks = dataset.ranks_within_class(seed)
     found = []
     for label, name in list(enumerate(dataset.classes))[:rows]:
         members = np.flatnonzero(dataset.labels == label)

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Draws, Ints, word
+from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.images import Pixels
+from sightline.data.scenes.parameters import SceneParameters
 from sightline.data.scenes.render import Patch, render, render_one
 from sightline.data.scenes.shapes import SHAPES
 from sightline.data.scenes.tasks import TASKS
 from sightline.data.scenes.textures import TEXTURES
-from sightline.data.scenes.world import World
 
 SPLITS = ("train", "val", "test")
 SMALLEST, LARGEST = 16, 512  # pixels of the side
@@ -61,32 +61,32 @@ class Scenes(Dataset):
         self.labels: Ints = TASKS[task].labels(num)
         self.classes = TASKS[task].classes or tuple(f"individual {i}" for i in range(int(self.labels[-1]) + 1))
 
-    def world(self, indices: Ints) -> World:
+    def parameters(self, indices: Ints) -> SceneParameters:
         """What is in these scenes."""
         return TASKS[self.task].compose(
-            Draws(word(self.seed, self.task, self.split_name), indices), self.labels[indices]
+            Draws(hash_key(self.seed, self.task, self.split_name), indices), self.labels[indices]
         )
 
     def image(self, index: int) -> Pixels:
         return self.images(np.array([index]))[0]
 
     def images(self, indices: Ints) -> Pixels:
-        return render(self.world(indices), self.size)
+        return render(self.parameters(indices), self.size)
 
     def where(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
     def scene(self, index: int) -> Scene:
         """One image with its ground truth."""
-        world = self.world(np.array([index]))
-        pixels, patches = render_one(world, self.size)
+        parameters = self.parameters(np.array([index]))
+        pixels, patches = render_one(parameters, self.size)
         masks, visible = _masks(patches, self.size)
         slots = [p.slot for p in patches]
-        factors = {f.name: getattr(world.objects, f.name)[0, slots] for f in fields(world.objects)}
+        factors = {f.name: getattr(parameters.objects, f.name)[0, slots] for f in fields(parameters.objects)}
         del factors["present"]
         factors["shape"] = np.array(SHAPES)[factors["shape"]]
         factors["texture"] = np.array(TEXTURES)[factors["texture"]]
-        target = slots.index(int(world.target[0])) if world.target[0] >= 0 else -1
+        target = slots.index(int(parameters.target[0])) if parameters.target[0] >= 0 else -1
         boxes = np.array([_box(mask) for mask in masks]).reshape(-1, 4)
         return Scene(
             pixels=pixels,

@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 
 from sightline.data.draws import Draws, Ints
+from sightline.data.scenes.parameters import Objects, SceneParameters, random_objects, random_parameters, rgb
 from sightline.data.scenes.shapes import POINTED, SHAPES, SOLID
 from sightline.data.scenes.textures import TEXTURES
-from sightline.data.scenes.world import Objects, World, random_objects, random_world, rgb
 
 BACK, FRONT = 4, 2  # slots of clutter behind the subject and of occluders before it
 PAIRS = tuple((i, (i + step) % len(TEXTURES)) for step in (1, 4) for i in range(len(SHAPES)))
@@ -26,7 +26,7 @@ HORIZON = 0.36
 class SceneTask:
     """A question: its answers, and how to draw scenes for given answers."""
 
-    compose: Callable[[Draws, Ints], World]
+    compose: Callable[[Draws, Ints], SceneParameters]
     classes: tuple[str, ...]
     group: str  # of the suite: natural, specialized, structured; empty: not part of it
     about: str
@@ -41,7 +41,7 @@ def _numbers(names: tuple[str, ...], of: tuple[str, ...]) -> Ints:
     return np.array([of.index(n) for n in names])
 
 
-def _target_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) -> World:
+def _target_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) -> SceneParameters:
     """One large object among smaller ones: clutter behind it, and things that hide a little of it."""
     o = random_objects(draws, BACK + 1 + FRONT)
     me = BACK
@@ -59,42 +59,42 @@ def _target_scene(draws: Draws, *, radius: tuple[float, float] = (0.2, 0.34)) ->
     away = (0.85 + 0.4 * draws.many("away", FRONT)) * o.radius[:, [me]]
     o.x[:, me + 1 :] = o.x[:, [me]] + away * np.cos(around)
     o.y[:, me + 1 :] = o.y[:, [me]] + away * np.sin(around)
-    return random_world(draws, o, me)
+    return random_parameters(draws, o, me)
 
 
-def objects(draws: Draws, labels: Ints) -> World:
-    world = _target_scene(draws)
+def objects(draws: Draws, labels: Ints) -> SceneParameters:
+    params = _target_scene(draws)
     pairs = np.array(PAIRS)[labels]
-    world.objects.shape[:, BACK], world.objects.texture[:, BACK] = pairs[:, 0], pairs[:, 1]
-    return world
+    params.objects.shape[:, BACK], params.objects.texture[:, BACK] = pairs[:, 0], pairs[:, 1]
+    return params
 
 
-def shape(draws: Draws, labels: Ints) -> World:
-    world = _target_scene(draws)
-    world.objects.shape[:, BACK] = labels
-    return world
+def shape(draws: Draws, labels: Ints) -> SceneParameters:
+    params = _target_scene(draws)
+    params.objects.shape[:, BACK] = labels
+    return params
 
 
-def texture(draws: Draws, labels: Ints) -> World:
-    world = _target_scene(draws)
-    world.objects.texture[:, BACK] = labels
-    return world
+def texture(draws: Draws, labels: Ints) -> SceneParameters:
+    params = _target_scene(draws)
+    params.objects.texture[:, BACK] = labels
+    return params
 
 
-def location(draws: Draws, labels: Ints) -> World:
-    world = _target_scene(draws, radius=(0.09, 0.15))
-    o = world.objects
+def location(draws: Draws, labels: Ints) -> SceneParameters:
+    params = _target_scene(draws, radius=(0.09, 0.15))
+    o = params.objects
     o.x[:, BACK] = 0.1 + 0.8 * (labels + draws.uniform("within")) / 16
     o.y[:, BACK] = 0.15 + 0.7 * draws.uniform("height")
-    return world
+    return params
 
 
-def orientation(draws: Draws, labels: Ints) -> World:
-    world = _target_scene(draws, radius=(0.24, 0.36))
-    o = world.objects
+def orientation(draws: Draws, labels: Ints) -> SceneParameters:
+    params = _target_scene(draws, radius=(0.24, 0.36))
+    o = params.objects
     o.shape[:, BACK] = _numbers(POINTED, SHAPES)[draws.integers("pointed", len(POINTED))]
     o.angle[:, BACK] = (labels + draws.uniform("within")) / 16 * 2 * np.pi
-    return world
+    return params
 
 
 def _scattered(draws: Draws, slots: int, *, radius: tuple[float, float]) -> Objects:
@@ -107,13 +107,13 @@ def _scattered(draws: Draws, slots: int, *, radius: tuple[float, float]) -> Obje
     return o
 
 
-def count(draws: Draws, labels: Ints) -> World:
+def count(draws: Draws, labels: Ints) -> SceneParameters:
     o = _scattered(draws, 8, radius=(0.08, 0.14))
     o.present[...] = np.arange(8) <= labels[:, None]
-    return random_world(draws, o, -1)
+    return random_parameters(draws, o, -1)
 
 
-def layout(draws: Draws, labels: Ints) -> World:
+def layout(draws: Draws, labels: Ints) -> SceneParameters:
     """A small object and a large one. Before or behind differ in nothing but who hides whom."""
     o = random_objects(draws, 3)  # small behind, large, small before: one of the small ones is there
     large, small = draws.uniform("large", 0.17, 0.22), draws.uniform("little", 0.08, 0.11)
@@ -128,10 +128,10 @@ def layout(draws: Draws, labels: Ints) -> World:
     x, y = (draws.uniform(f"middle {a}", 0.4, 0.6) for a in "xy")
     for slot, side in ((0, 0.5), (1, -0.5), (2, 0.5)):
         o.x[:, slot], o.y[:, slot] = x + side * dx, y + side * dy
-    return random_world(draws, o, 1)
+    return random_parameters(draws, o, 1)
 
 
-def distance(draws: Draws, labels: Ints) -> World:
+def distance(draws: Draws, labels: Ints) -> SceneParameters:
     """Objects that stand on a plain: a near one is larger, lower in the image, less hazy, and hides the far ones."""
     o = random_objects(draws, 3)
     nearest = np.exp(np.interp(labels + draws.uniform("within"), np.arange(7), np.log(DEPTHS)))
@@ -144,42 +144,42 @@ def distance(draws: Draws, labels: Ints) -> World:
     o.y[...] = np.clip(HORIZON + 0.5 / depth - 0.55 * o.radius, 0, 1)
     o.x[...] = 0.12 + 0.76 * draws.many("along", 3)
     o.haze[...] = np.clip((depth - 1) / 7, 0, 0.6)
-    world = random_world(draws, o, 2)
-    world.horizon[...] = HORIZON
-    return world
+    params = random_parameters(draws, o, 2)
+    params.horizon[...] = HORIZON
+    return params
 
 
-def identity(draws: Draws, labels: Ints) -> World:
+def identity(draws: Draws, labels: Ints) -> SceneParameters:
     """The same individual in other poses before other backgrounds: all that makes it up hangs on its number alone."""
-    world = _target_scene(draws)
+    params = _target_scene(draws)
     one = random_objects(Draws(draws.key, labels), 1, prefix="individual ")
     for name in ("shape", "texture", "scale", "phase", "first", "second"):
-        getattr(world.objects, name)[:, BACK] = getattr(one, name)[:, 0]
-    world.objects.identity[:, BACK] = labels
-    return world
+        getattr(params.objects, name)[:, BACK] = getattr(one, name)[:, 0]
+    params.objects.identity[:, BACK] = labels
+    return params
 
 
-def _cells(draws: Draws, odd: Ints) -> World:
+def _cells(draws: Draws, odd: Ints) -> SceneParameters:
     """A slide of round cells, some of them (`odd`) star-shaped."""
     o = _scattered(draws, 9, radius=(0.07, 0.105))
     o.x[...], o.y[...] = 0.5 + 0.7 * (o.x - 0.5), 0.5 + 0.7 * (o.y - 0.5)  # within the round view
     o.shape[...] = np.where(np.arange(9) < odd[:, None], SHAPES.index("star"), SHAPES.index("disc"))
     o.present[...] = (np.arange(9) < 4) | (draws.many("there", 9) < 0.7)
     o.first[...] = rgb(draws.many("stain", 9), 0 * o.x, 0.1 + 0.35 * draws.many("deep", 9))
-    world = random_world(draws, o, -1)
-    world.colors[...] = 190 + 0.25 * world.colors
-    return replace(world, style="scope")
+    params = random_parameters(draws, o, -1)
+    params.colors[...] = 190 + 0.25 * params.colors
+    return replace(params, style="scope")
 
 
-def cells(draws: Draws, labels: Ints) -> World:
+def cells(draws: Draws, labels: Ints) -> SceneParameters:
     return _cells(draws, labels * (1 + draws.integers("how many", 2)))
 
 
-def grade(draws: Draws, labels: Ints) -> World:
+def grade(draws: Draws, labels: Ints) -> SceneParameters:
     return _cells(draws, labels)
 
 
-def aerial(draws: Draws, labels: Ints) -> World:
+def aerial(draws: Draws, labels: Ints) -> SceneParameters:
     """A settlement of equal houses seen from above; the label is their plan."""
     o = _scattered(draws, 9, radius=(0.12, 0.145))
     o.shape[...] = labels[:, None]
@@ -188,10 +188,12 @@ def aerial(draws: Draws, labels: Ints) -> World:
     o.first[...], o.second[...] = o.first[:, :1], o.second[:, :1]
     o.present[...] = draws.many("there", 9) < 0.75
     o.present[:, 0] = True
-    return replace(random_world(draws, o, -1), style="aerial")
+    return replace(random_parameters(draws, o, -1), style="aerial")
 
 
-def _task(compose: Callable[[Draws, Ints], World], classes: tuple[str, ...], group: str, about: str) -> SceneTask:
+def _task(
+    compose: Callable[[Draws, Ints], SceneParameters], classes: tuple[str, ...], group: str, about: str
+) -> SceneTask:
     return SceneTask(compose=compose, classes=classes, group=group, about=about)
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Ints, shuffled, word
-from sightline.data.errors import BadImage, shown
-from sightline.data.images import MOST_BYTES, Encoded, RawImage
+from sightline.data.draws import Ints, hash_key, permute
+from sightline.data.errors import BadImage, printable
+from sightline.data.images import MAX_BYTES, EncodedImage, RawImage
 from sightline.data.shards.tar import ShardIndex, index_shard, name_at
 from sightline.files import open_for_reads, read_at
 from sightline.progress import progress
@@ -44,7 +44,7 @@ class Shards(Dataset):
         self, where: str | Path | Sequence[str | Path], *, classes: Sequence[str] | None = None, mix: int = MIX
     ):
         self.paths = _expand(where)
-        self.name = shown(where) if isinstance(where, str | Path) else shown(self.paths[0])
+        self.name = printable(where) if isinstance(where, str | Path) else printable(self.paths[0])
         self.mix = mix
         index = _read_index(self.paths)
         self.shard, self.offset, self.size, self.labels = index.shard, index.offset, index.size, index.label
@@ -57,17 +57,17 @@ class Shards(Dataset):
             )
         self._files: OrderedDict[int, int] = OrderedDict()
 
-    def image(self, index: int) -> Encoded:
+    def image(self, index: int) -> EncodedImage:
         shard, offset, size = (int(a[index]) for a in (self.shard, self.offset, self.size))
-        if size > MOST_BYTES:
-            raise BadImage(f"{self.where(index)} has {size:,} bytes; at most {MOST_BYTES:,} are read.")
+        if size > MAX_BYTES:
+            raise BadImage(f"{self.where(index)} has {size:,} bytes; at most {MAX_BYTES:,} are read.")
         try:
             data = read_at(self._file(shard), size, offset)
         except OSError as error:
-            raise BadImage(f"{shown(self.paths[shard])} cannot be read ({error.strerror}).") from error
+            raise BadImage(f"{printable(self.paths[shard])} cannot be read ({error.strerror}).") from error
         if len(data) < size:
             raise BadImage(f"{self.where(index)} is truncated.")
-        return Encoded(data, f"{shown(self.paths[shard])} at {offset}")
+        return EncodedImage(data, f"{printable(self.paths[shard])} at {offset}")
 
     def images(self, indices: Ints) -> Sequence[RawImage | BadImage]:
         """Read in the order on disk, returned in the order of `indices`."""
@@ -78,11 +78,11 @@ class Shards(Dataset):
 
     def where(self, index: int) -> str:
         path, offset = self.paths[int(self.shard[index])], int(self.offset[index])
-        return f"{shown(path)}: {shown(name_at(path, offset))}"
+        return f"{printable(path)}: {printable(name_at(path, offset))}"
 
     def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
         """Shards in shuffled order in groups of `mix`, and their entries shuffled within each group."""
-        shards = shuffled(len(self.paths), word(seed, epoch, "shards"), np.arange(len(self.paths)))
+        shards = permute(len(self.paths), hash_key(seed, epoch, "shards"), np.arange(len(self.paths)))
         ends = np.cumsum(self.counts_by_shard[shards])
         groups = np.searchsorted(ends, positions, side="right") // self.mix
         chosen = np.empty_like(positions)
@@ -91,7 +91,7 @@ class Shards(Dataset):
             start = int(ends[group * self.mix - 1]) if group else 0
             counts = self.counts_by_shard[members]
             at = groups == group
-            places = shuffled(int(counts.sum()), word(seed, epoch, "group", int(group)), positions[at] - start)
+            places = permute(int(counts.sum()), hash_key(seed, epoch, "group", int(group)), positions[at] - start)
             slot = np.searchsorted(np.cumsum(counts), places, side="right")
             chosen[at] = self.starts[members[slot]] + places - (np.cumsum(counts) - counts)[slot]
         return chosen
@@ -122,7 +122,7 @@ def _expand(where: str | Path | Sequence[str | Path]) -> list[str]:
     else:
         found = [p for text in _braces(os.fspath(where)) for p in sorted(glob.glob(text))]
     if not found:
-        raise ValueError(f"No shard (.tar) matches {shown(str(where))}.")
+        raise ValueError(f"No shard (.tar) matches {printable(str(where))}.")
     return found
 
 

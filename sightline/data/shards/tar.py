@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.draws import Ints
-from sightline.data.errors import shown
+from sightline.data.errors import printable
 from sightline.data.images import SUFFIXES
 from sightline.files import open_for_reads, read_at
 
@@ -50,7 +50,7 @@ def entries(handle: int, path: str) -> Iterator[tuple[str, int, int]]:
         size = _entry_size(head, path, at)
         kind, body = head[156:157], at + BLOCK
         if body + size > end:
-            raise ValueError(f"{shown(path)} is truncated in the entry at byte {at}.")
+            raise ValueError(f"{printable(path)} is truncated in the entry at byte {at}.")
         if kind == LONG_NAME:
             override["path"] = read_at(handle, size, body).rstrip(b"\0")
         elif kind == PAX:
@@ -60,7 +60,7 @@ def entries(handle: int, path: str) -> Iterator[tuple[str, int, int]]:
                 yield os.fsdecode(override.get("path") or _name(head)), body, size
             override = {}
         at = body + (size + BLOCK - 1) // BLOCK * BLOCK
-    raise ValueError(f"{shown(path)} is truncated: its end marker is missing.")
+    raise ValueError(f"{printable(path)} is truncated: its end marker is missing.")
 
 
 def _entry_size(head: bytes, path: str, at: int) -> int:
@@ -72,7 +72,7 @@ def _entry_size(head: bytes, path: str, at: int) -> int:
     except ValueError:
         expected, size = -1, 0
     if expected != sum(head) - sum(head[148:156]) + 8 * 32 or size < 0:
-        raise ValueError(f"{shown(path)} is not a tar archive, or damaged at byte {at}.")
+        raise ValueError(f"{printable(path)} is not a tar archive, or damaged at byte {at}.")
     return size
 
 
@@ -107,7 +107,7 @@ def index_shard(path: str, *, number: int) -> ShardIndex:
     try:
         handle = open_for_reads(path)
     except OSError as error:
-        raise ValueError(f"{shown(path)} cannot be read ({error.strerror}).") from error
+        raise ValueError(f"{printable(path)} cannot be read ({error.strerror}).") from error
     try:
         rows = list(_samples(handle, path))
     finally:

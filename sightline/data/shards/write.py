@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import shuffled, word
-from sightline.data.errors import BadImage, TooManyBad, shown
-from sightline.data.images import Encoded, RawImage, begin
+from sightline.data.draws import hash_key, permute
+from sightline.data.errors import BadImage, TooManyBad, printable
+from sightline.data.images import EncodedImage, RawImage, read_header
 from sightline.data.shards.tar import ShardIndex, index_shard
 from sightline.progress import progress
 from sightline.spec import atomic
@@ -54,7 +54,7 @@ def shard(
     if per_shard < 1:
         raise ValueError(f"per_shard={per_shard}: a shard has at least one image.")
     if out.exists() and any(out.glob("*.tar")):
-        raise ValueError(f"{shown(out)} already has shards; give an empty folder.")
+        raise ValueError(f"{printable(out)} already has shards; give an empty folder.")
     if dataset.labels.ndim != 1:
         raise ValueError(f"{dataset.name} has several labels per image; shards store one.")
     out.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def _samples(dataset: Dataset, shuffle: bool, seed: int, bad: dict[str, str]) ->
     n = len(dataset)
     for start in progress(range(0, n, BLOCK), "writing shards"):
         rows = np.arange(start, min(start + BLOCK, n))
-        indices = shuffled(n, word(seed, "shard"), rows) if shuffle else rows
+        indices = permute(n, hash_key(seed, "shard"), rows) if shuffle else rows
         for index, image in zip(indices, dataset.images(indices)):
             try:
                 yield *_encode(image), int(dataset.labels[index])
@@ -96,8 +96,8 @@ def _encode(image: RawImage | BadImage) -> tuple[bytes, str]:
     match image:
         case BadImage():
             raise image
-        case Encoded():
-            kind = (begin(image).format or "JPEG").lower()
+        case EncodedImage():
+            kind = (read_header(image).format or "JPEG").lower()
             return image.data, {"jpeg": "jpg", "mpo": "jpg", "tiff": "tif"}.get(kind, kind)
         case _:
             file = io.BytesIO()

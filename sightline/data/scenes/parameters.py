@@ -38,7 +38,7 @@ class Objects:
 
 
 @dataclass(kw_only=True)
-class World:
+class SceneParameters:
     """n scenes. `target` is the slot that the label is about (-1: the scene as a whole)."""
 
     objects: Objects
@@ -54,7 +54,9 @@ class World:
     def take(self, rows: Ints | slice) -> "World":
         """Some of the scenes."""
         held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("objects", "style")}
-        return World(objects=self.objects.take(rows), style=self.style, **{k: v[rows] for k, v in held.items()})
+        return SceneParameters(
+            objects=self.objects.take(rows), style=self.style, **{k: v[rows] for k, v in held.items()}
+        )
 
 
 def rgb(hue: Floats, saturation: Floats, value: Floats) -> Floats:
@@ -93,13 +95,13 @@ def random_objects(draws: Draws, slots: int, prefix: str = "") -> Objects:
     )
 
 
-def random_world(draws: Draws, objects: Objects, target: int) -> World:
+def random_parameters(draws: Draws, objects: Objects, target: int) -> SceneParameters:
     """A background, a light and a grain for these objects."""
     n = len(draws.items)
     hue = draws.many("ground hue", 3) * 0.35 + draws.many("ground base", 1)
     value = 0.25 + 0.65 * draws.many("ground value", 3)
     angle = draws.uniform("light", 0, 2 * np.pi)
-    return World(
+    return SceneParameters(
         objects=objects,
         target=np.full(n, target, dtype=np.int64),
         colors=rgb(hue % 1, 0.08 + 0.37 * draws.many("ground saturation", 3), value),
