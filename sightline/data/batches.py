@@ -1,7 +1,7 @@
-"""Batches that depend on (seed, epoch) alone: not on workers, ranks, or where a run was taken up again.
+"""Batches that depend on (seed, epoch) alone: not on workers, ranks, or where a run was resumed.
 
-A batch is a function of its number. The number gives positions of the epoch, a keyed shuffle gives the images at
-those positions, and each image's draws are keyed by (seed, epoch, index): any process can make any batch at any time.
+A batch is a function of its number: the number gives positions in the epoch, a keyed permutation gives the images at
+those positions, and random draws are keyed by (seed, epoch, index). Any process can make any batch at any time.
 """
 
 import logging
@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from sightline.data.augment import augment as aug
-from sightline.data.augment.augment import Augment
+from sightline.data.augment.augment import Augment, mix
 from sightline.data.collate import Collation
 from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.errors import TooManyBad
@@ -27,22 +26,23 @@ from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
 log = logging.getLogger("sightline.data")
-ByteBatch = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad images by name
+ByteBatch = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, reasons of unreadable images by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Pairs (images, labels) of one epoch, for one model; `len` of them, and as often as it is iterated.
+    """The pairs (images, labels) of one epoch for one model; it can be iterated any number of times.
 
-    In training (`train=Augment(...)`) the order is shuffled and only whole batches come; a dataset smaller than one
-    batch is gone through again until it is full. In evaluation (`train=None`) every image comes once, in order.
+    For training (`train=Augment(...)`) the order is shuffled and all batches are full; a dataset smaller than one batch
+    is repeated until it fills one. For evaluation (`train=None`) every image comes once, in order.
 
-    `batch` counts the images of all ranks together; rank r of `world` gets the r-th contiguous part of each batch.
-    `start` skips batches without making them. `device=None` leaves the bytes (b, 3, y, x) as uint8; otherwise they are
-    moved first and normalized there. Labels are class numbers (b,), or shares (b, k) with mixup, cutmix or many labels.
+    `batch` is the global batch size; rank r of `world` gets the r-th contiguous part of each batch. `start` skips
+    batches without reading them. With `device=None` images stay uint8 (b, 3, y, x) on the CPU; otherwise they are moved
+    to the device and normalized there. Labels are class indices (b,), or weights of classes (b, k) with mixup, cutmix
+    or several labels per image.
 
-    A bad image is replaced by the next readable one of its class, named in the log and in `bad`; as soon as more than
-    one image and more than 1 % of the dataset are bad, TooManyBad lists them.
+    An unreadable image is replaced by the next readable one of its class, and named in the log and in `bad`. TooManyBad
+    is raised if there are more than one and more than 1 % of the dataset.
 
     >>> import numpy as np
     >>> d = sl.data.Arrays(np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 20)
@@ -56,7 +56,7 @@ class Batches:
     spec: ImageSpec
     batch: int
     train: Augment | None = None
-    shuffle: bool | None = None  # None: in training
+    shuffle: bool | None = None  # None: only for training
     seed: int = 0
     epoch: int = 0
     start: int = 0
@@ -78,12 +78,12 @@ class Batches:
             paired = self.world == 1 or not self.train.mixes or share % 2 == 0
             _require(
                 paired,
-                f"batch={self.batch} on {self.world} ranks leaves {share} each; mixing pairs needs an even number",
+                f"batch={self.batch} on {self.world} ranks is {share} each; mixup and cutmix need an even number",
             )
 
     @property
     def steps(self) -> int:
-        """Batches in the whole epoch."""
+        """Number of batches in the whole epoch."""
         if self.train is None:
             return math.ceil(len(self.dataset) / self.batch)
         return max(1, len(self.dataset) // self.batch)
@@ -92,7 +92,7 @@ class Batches:
         return max(0, self.steps - self.start)
 
     def indices(self, step: int) -> tuple[Ints, Ints]:
-        """The indices of this rank's images in batch number `step`, and which repetition each of them is."""
+        """The indices of the images of this rank in batch number `step`, and which repetition each of them is."""
         n = len(self.dataset)
         end = self.batch if self.train else min(self.batch, n - step * self.batch)
         first, last = (end * r // self.world for r in (self.rank, self.rank + 1))
@@ -100,7 +100,7 @@ class Batches:
         repeats = self.train.repeats if self.train else 1
         repetitions = positions % repeats
         positions = positions // repeats
-        lap, positions = positions // n, positions % n  # a second lap only where the dataset is smaller than a batch
+        lap, positions = positions // n, positions % n  # more than one lap only if the dataset is smaller than a batch
         shuffle = self.train is not None if self.shuffle is None else self.shuffle
         if not shuffle:
             return positions, lap * repeats + repetitions
@@ -111,7 +111,7 @@ class Batches:
         return indices, lap * repeats + repetitions
 
     def make_batch(self, step: int) -> ByteBatch:
-        """Batch number `step`, as bytes on the CPU: a pure function."""
+        """Batch number `step`, as uint8 on the CPU."""
         indices, repetitions = self.indices(step)
         labels = _targets(self.dataset.labels[indices], len(self.dataset.classes), self.train)
         if len(indices) == 0:  # fewer images than ranks in the last batch of an evaluation
@@ -120,14 +120,14 @@ class Batches:
         collation = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
         images = collation.images()
         if self.train is not None and self.train.mixes:
-            images, labels = aug.mix(images, labels, augment=self.train, key=hash_key(self.seed, self.epoch, step))
+            images, labels = mix(images, labels, augment=self.train, key=hash_key(self.seed, self.epoch, step))
         return images, labels, collation.bad
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for made in self._stream():
-            if isinstance(made, Exception):
-                raise made
-            images, labels, bad = made
+        for batch in self._stream():
+            if isinstance(batch, Exception):
+                raise batch
+            images, labels, bad = batch
             self._record_bad(bad)
             if self.device is None:
                 yield images, labels
@@ -140,20 +140,22 @@ class Batches:
         if self.workers == 0 or not steps:
             return map(self.make_batch, steps)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch counts the cores and warns; how many workers is the caller's choice
+            warnings.simplefilter(
+                "ignore"
+            )  # torch warns about more workers than cores; the number is the caller's choice
             return iter(DataLoader(_Steps(self), batch_size=None, sampler=steps, num_workers=self.workers))
 
     def _record_bad(self, bad: dict[str, str]) -> None:
         for name, reason in bad.items():
             if name not in self.bad:
                 self.bad[name] = reason
-                log.warning("bad image, replaced by another of its class: %s", reason)
+                log.warning("bad image, replaced by another one of its class: %s", reason)
         if len(self.bad) > max(1, 0.01 * len(self.dataset)):
             raise TooManyBad(self.bad, len(self.dataset))
 
 
 class _Steps(TorchDataset[ByteBatch | ValueError]):
-    """What a worker process sees: batch numbers in, batches out."""
+    """Batches by number, for the worker processes of a DataLoader."""
 
     def __init__(self, batches: Batches):
         self.batches = batches
@@ -165,7 +167,7 @@ class _Steps(TorchDataset[ByteBatch | ValueError]):
         try:
             return self.batches.make_batch(step)
         except ValueError as error:
-            return error  # torch would raise it anew from its text alone, and lose what it carries
+            return error  # torch would raise a copy made from its text, without its attributes
 
 
 def _require(holds: bool, message: str) -> None:
@@ -174,10 +176,10 @@ def _require(holds: bool, message: str) -> None:
 
 
 def _targets(labels: Any, classes: int, train: Augment | None) -> Tensor:
-    """Class numbers, or shares of classes where there can be several."""
+    """Class indices, or weights of classes if an image can have several."""
     if labels.ndim == 2:
         return torch.from_numpy(labels.astype(np.float32))
-    numbers = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+    indices = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
     if train is None or not train.mixes:
-        return numbers
-    return torch.nn.functional.one_hot(numbers, classes).float()
+        return indices
+    return torch.nn.functional.one_hot(indices, classes).float()

@@ -1,4 +1,4 @@
-"""One batch in the making: images opened, drawn for, transformed, and bad ones replaced by the rule."""
+"""Collate one batch: open images, decode and transform them, replace unreadable ones."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -32,28 +32,28 @@ from sightline.data.images import (
 from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
-MAX_REPLACEMENTS = 100  # images of the same class that are tried in place of a bad one
+MAX_REPLACEMENTS = 100  # images of the same class that are tried in place of an unreadable one
 
 
 @dataclass(frozen=True)
 class LazyImage:
-    """An image whose header was read; a JPEG is not decoded yet, so that its crop can choose the scale."""
+    """An image of which only the header was read: the crop decides at which scale a JPEG is decoded."""
 
     raw: RawImage
-    image: Image.Image | None  # None: the image is pixels already
-    size: tuple[int, int]  # width, height, upright
-    orientation: int = 1  # its EXIF orientation
+    image: Image.Image | None  # None: `raw` is pixels already
+    size: tuple[int, int]  # width, height of the upright image
+    orientation: int = 1
 
-    def whole(self) -> Image.Image:
-        """All of it, decoded and upright."""
+    def decode(self) -> Image.Image:
+        """The whole image, upright."""
         if isinstance(self.raw, np.ndarray):
             return Image.fromarray(self.raw)
         assert self.image is not None
         return orient_image(decode_pixels(self.image, self.raw.name), self.orientation)
 
-    def region(self, box: Box, size: tuple[int, int]) -> Pixels:
-        """The pixels of a box of the upright image, at the scale at which it was decoded. What is decoded is cut before
-        it is turned: less to move, and the box is drawn as if the image were stored upright."""
+    def crop(self, box: Box, size: tuple[int, int]) -> Pixels:
+        """The pixels of a box of the upright image, at the smallest scale that has at least `size` pixels in it. The
+        crop is taken before the image is oriented: there are fewer pixels to move."""
         inside = stored_box(box, self.size, self.orientation)
         if isinstance(self.raw, np.ndarray):
             return _writable(_crop(self.raw, inside))
@@ -63,13 +63,13 @@ class LazyImage:
         if fast is not None:
             return _writable(orient_pixels(_crop(fast, inside), self.orientation))
         image = decode_pixels(self.image, self.raw.name, scale=scale)
-        scale = 1 if image.size == stored else scale  # what is no JPEG is always decoded whole
+        scale = 1 if image.size == stored else scale  # only JPEG can be decoded at a smaller scale
         return _writable(orient_pixels(np.asarray(image.crop(_scale_box(inside, scale, image.size))), self.orientation))
 
 
 def _scale_box(box: Box, scale: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """A box in whole pixels, at least one, of an image that was decoded at 1 / scale and has this (width, height) now.
-    Both ends go to the nearest pixel, so that a box and its mirror image stay mirror images."""
+    """A box in whole pixels, at least one, of an image that was decoded at 1 / scale to this (width, height). Both ends
+    are rounded to the nearest pixel, so that a box and its mirror image stay mirror images."""
     left, upper = (min(round(at / scale), side - 1) for at, side in zip(box[:2], size))
     right, lower = (min(round(at / scale), side) for at, side in zip(box[2:], size))
     return left, upper, max(right, left + 1), max(lower, upper + 1)
@@ -81,13 +81,13 @@ def _crop(pixels: Pixels, box: Box) -> Pixels:
 
 
 def _writable(pixels: Pixels) -> Pixels:
-    """As torch wants them: in a row, and writable."""
+    """Contiguous and writable, as torch requires."""
     pixels = np.ascontiguousarray(pixels)
     return pixels if pixels.flags.writeable else pixels.copy()
 
 
 def open_lazily(raw: RawImage | BadImage) -> LazyImage | BadImage:
-    """Read the header, or say why not."""
+    """Read the header; an error is returned, not raised."""
     match raw:
         case BadImage():
             return raw
@@ -104,7 +104,7 @@ def open_lazily(raw: RawImage | BadImage) -> LazyImage | BadImage:
 
 @dataclass(frozen=True, kw_only=True)
 class Collation:
-    """The images at `indices`, through evaluation or training preprocessing."""
+    """The images at `indices` after evaluation or training preprocessing."""
 
     dataset: LabeledImages
     spec: ImageSpec
@@ -114,22 +114,22 @@ class Collation:
     bad: dict[str, str] = field(default_factory=dict)
 
     def images(self) -> UInt8[Tensor, "b 3 y x"]:
-        """The batch; what was bad is in `bad` afterwards."""
-        raws = self.dataset.images(self.indices)
-        if isinstance(raws, np.ndarray) and self._needs_no_transform(raws.shape[1:3]):
-            return to_tensor(raws)
-        if isinstance(raws, np.ndarray) and self.train is not None:
-            steps = self._draw_parameters([(raws.shape[2], raws.shape[1])] * len(raws), self.draws)
-            assert steps is not None
-            stacked = transform_stack(raws, steps, augment=self.train, spec=self.spec)
+        """The batch. Afterwards `bad` lists the images that could not be read."""
+        images = self.dataset.images(self.indices)
+        if isinstance(images, np.ndarray) and self._needs_no_transform(images.shape[1:3]):
+            return to_tensor(images)
+        if isinstance(images, np.ndarray) and self.train is not None:
+            parameters = self._draw_parameters([(images.shape[2], images.shape[1])] * len(images), self.draws)
+            assert parameters is not None
+            stacked = transform_stack(images, parameters, augment=self.train, spec=self.spec)
             if stacked is not None:
                 return stacked
-        headers = deque(open_lazily(raw) for raw in raws)
-        steps = self._draw_parameters([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
-        images = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)
-        for row, plane in enumerate(images.numpy()):  # a header holds its decoded image, so it is let go
-            plane[...] = self._image_or_replacement(row, headers.popleft(), steps).transpose(2, 0, 1)
-        return images
+        headers = deque(open_lazily(image) for image in images)
+        parameters = self._draw_parameters([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
+        batch = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)
+        for row, plane in enumerate(batch.numpy()):  # a decoded image is freed before the next one
+            plane[...] = self._image_or_replacement(row, headers.popleft(), parameters).transpose(2, 0, 1)
+        return batch
 
     def _needs_no_transform(self, size: tuple[int, ...]) -> bool:
         return self.train is None and size == self.spec.size and (self.spec.crop == 1 or self.spec.fit == "squash")
@@ -139,25 +139,27 @@ class Collation:
             return None
         return draw_parameters(np.array(sizes), self.train, draws, size=self.spec.size)
 
-    def _image_or_replacement(self, row: int, header: LazyImage | BadImage, steps: AugmentParameters | None) -> Pixels:
+    def _image_or_replacement(
+        self, row: int, header: LazyImage | BadImage, parameters: AugmentParameters | None
+    ) -> Pixels:
         try:
             if isinstance(header, BadImage):
                 raise header
-            return self._transform(header, row, steps)
+            return self._transform(header, row, parameters)
         except BadImage as error:
             self.bad[self.dataset.where(int(self.indices[row]))] = str(error)
             return self._find_replacement(row)
 
-    def _transform(self, header: LazyImage, row: int, steps: AugmentParameters | None) -> Pixels:
-        if steps is None or self.train is None:
-            return resize_and_crop(header.whole(), self.spec)
-        left, upper, right, lower = (float(v) for v in steps.boxes[row])
-        pixels = header.region((left, upper, right, lower), self.spec.size)
-        return transform(pixels, row, steps, augment=self.train, spec=self.spec)
+    def _transform(self, header: LazyImage, row: int, parameters: AugmentParameters | None) -> Pixels:
+        if parameters is None or self.train is None:
+            return resize_and_crop(header.decode(), self.spec)
+        left, upper, right, lower = (float(v) for v in parameters.boxes[row])
+        pixels = header.crop((left, upper, right, lower), self.spec.size)
+        return transform(pixels, row, parameters, augment=self.train, spec=self.spec)
 
     def _find_replacement(self, row: int) -> Pixels:
-        """The rule: the next readable image of the same class (or label set) in the dataset's order, round the end,
-        with the draws of the image that it replaces."""
+        """The next readable image of the same class (or label set) in the order of the dataset, wrapping around at its
+        end, transformed with the draws of the image that it replaces."""
         index = int(self.indices[row])
         same = self.dataset.labels == self.dataset.labels[index]
         others = np.flatnonzero(same if same.ndim == 1 else same.all(axis=1))

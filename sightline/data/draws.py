@@ -1,7 +1,7 @@
-"""Chance without state: every draw is a hash of what it is for, so no order of access can change it.
+"""Random numbers without state: every draw is a hash of its key, so the order of access cannot change it.
 
-A draw is keyed by (seed, epoch, index, name of the draw). Nothing is consumed: drawing one thing never shifts another,
-two processes agree without talking, and a new kind of draw leaves the old ones as they were.
+The key is (seed, epoch, index, name of the draw). No draw affects another: processes agree without communicating, and a
+new kind of draw leaves the others unchanged. The name is part of the key: rename a draw, and its values change.
 """
 
 import hashlib
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Number = int | float  # a user's 1 is as good as 1.0
+Number = int | float  # users may write 1 for 1.0
 Ints = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
-ROUNDS = 6  # of the Feistel network below; four already pass for random, six leave no doubt
+ROUNDS = 6  # of the Feistel network; four are enough to look random
 
 
 def splitmix64(words: UInt64s) -> UInt64s:
-    """The finalizer of SplitMix64 (Steele, Lea & Flood 2014): each input bit moves each output bit."""
+    """The finalizer of SplitMix64 (Steele, Lea & Flood 2014): every input bit affects every output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def hash_key(*parts: int | str) -> int:
-    """Any words and numbers as one 64-bit number, the same on every machine and in every run."""
+    """A 64-bit hash of strings and integers, the same on every machine and in every run."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
@@ -35,7 +35,7 @@ def _as_uint64(values: Ints | int) -> UInt64s:
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers for many items at once; row i depends on the key and on `items[i]` alone."""
+    """Random numbers for many items at once; row i depends only on the key, `items[i]` and the name of the draw."""
 
     key: int
     items: Ints
@@ -63,27 +63,27 @@ class Draws:
 
 
 def permute(n: int, key: int, positions: Ints) -> Ints:
-    """Where a keyed shuffle of 0 .. n - 1 puts `positions`: a permutation computed point by point, in no memory.
+    """The values of a keyed random permutation of 0 .. n - 1 at `positions`, computed without storing the permutation.
 
-    A Feistel network is a bijection of 2^(2h) numbers whatever its round function is; a value that falls outside
-    0 .. n - 1 is sent through again until it falls inside ("cycle walking"), fewer than four times on average.
+    A Feistel network is a bijection of 2^(2h) numbers whatever its round function; a value outside 0 .. n - 1 goes
+    through the network again until it is inside ("cycle walking"), fewer than four times on average.
     """
     half = max(1, math.ceil(math.log2(max(n, 2)) / 2))
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
     keys = [np.uint64(hash_key(key, "round", i)) for i in range(ROUNDS)]
-    found = _as_uint64(positions).copy()
-    outside = np.arange(len(found))
+    values = _as_uint64(positions).copy()
+    outside = np.arange(len(values))
     while len(outside):
-        value = found[outside]
+        value = values[outside]
         left, right = value >> shift, value & mask
         for k in keys:
             left, right = right, left ^ (splitmix64(right + k) & mask)
         value = (left << shift) | right
-        found[outside] = value
+        values[outside] = value
         outside = outside[value >= np.uint64(n)]
-    return found.view(np.int64)
+    return values.view(np.int64)
 
 
 def generator(*parts: int | str) -> np.random.Generator:
-    """A numpy generator for draws that need one (a Beta, a permutation kept in memory), keyed the same way."""
+    """A NumPy generator with the same kind of key, for draws that need one (a beta distribution, a permutation)."""
     return np.random.Generator(np.random.Philox(key=hash_key(*parts)))

@@ -1,4 +1,4 @@
-"""Images in files: a folder per class, train and val folders, or a manifest that lists them."""
+"""Image files: a folder per class, splits in folders, or a manifest that lists the files."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_i
 
 
 class Files(Dataset):
-    """Images that are files, in order of class and path."""
+    """Image files, with a label each."""
 
     def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
         self.name, self.paths, self.classes = name, paths, tuple(classes)
@@ -35,8 +35,8 @@ class Files(Dataset):
 class Folder(Files):
     """A folder per class, or one flat folder of images (a single class); folders train/, val/, test/ are its splits.
 
-    Hidden files and files that are no images by their ending are passed over. A link that leads out of the folder is
-    refused and listed in `refused`, unless `follow_links=True`.
+    Hidden files and files without the extension of an image are ignored. Links that lead out of the folder are skipped
+    and listed in `skipped`, unless `follow_links=True`.
 
     >>> import os, tempfile; from PIL import Image
     >>> root = tempfile.TemporaryDirectory()
@@ -56,21 +56,21 @@ class Folder(Files):
         home = None if follow_links else os.path.realpath(root)
         base = _split_folder(root, split, home, skipped)
         folders = [e.name for e in _list_entries(base, home, skipped) if e.is_dir()]
-        found = {c: sorted(_walk(os.path.join(base, c), home, skipped)) for c in sorted(folders)}
-        if not any(found.values()):
-            found = {base.name: sorted(e.path for e in _list_entries(base, home, skipped) if _is_image(e))}
-        rows = [(p, i) for i, paths in enumerate(found.values()) for p in paths]
+        paths = {c: sorted(_walk(os.path.join(base, c), home, skipped)) for c in sorted(folders)}
+        if not any(paths.values()):
+            paths = {base.name: sorted(e.path for e in _list_entries(base, home, skipped) if _is_image(e))}
+        rows = [(p, i) for i, members in enumerate(paths.values()) for p in members]
         if not rows:
-            links = f"; {len(skipped)} links lead out of it: follow_links=True follows them" if skipped else ""
-            raise ValueError(f"{printable(base)} holds no images ({', '.join(SUFFIXES[:5])} ...){links}.")
+            links = f"; {len(skipped)} links lead out of it: give follow_links=True to follow them" if skipped else ""
+            raise ValueError(f"{printable(base)} has no images ({', '.join(SUFFIXES[:5])} ...){links}.")
         super().__init__(
-            printable(path), [p for p, _ in rows], labels=(i for _, i in rows), classes=map(printable, found)
+            printable(path), [p for p, _ in rows], labels=(i for _, i in rows), classes=map(printable, paths)
         )
         self.skipped = skipped
 
 
 def _split_folder(root: Path, split: str | None, home: str | None, skipped: list[str]) -> Path:
-    """The folder of the wanted split. A class may be called "train": only folders of folders count as splits."""
+    """The folder of a split. A class may be called "train": only folders that contain folders count as splits."""
     names = sorted(e.name for e in _list_entries(root, home, skipped) if e.is_dir())
     splits = [n for n in names if n.lower() in SPLITS]
     is_split = (
@@ -79,33 +79,37 @@ def _split_folder(root: Path, split: str | None, home: str | None, skipped: list
     if split is None:
         if is_split and len(splits) > 1:
             raise ValueError(
-                f"{printable(root)} has the splits {', '.join(splits)}: say which, for example split={splits[0]!r}."
+                f"{printable(root)} has the splits {', '.join(splits)}: give one, for example split={splits[0]!r}."
             )
         return root / splits[0] if is_split else root
-    wanted = {"val": ("val", "valid", "validation", "dev"), "train": ("train", "training"), "test": ("test", "testing")}
-    for name in wanted.get(split, (split,)):
+    aliases = {
+        "val": ("val", "valid", "validation", "dev"),
+        "train": ("train", "training"),
+        "test": ("test", "testing"),
+    }
+    for name in aliases.get(split, (split,)):
         if name in names:
             return root / name
     raise ValueError(
-        f"{printable(root)} has no folder {printable(split)}; there is {', '.join(map(printable, names[:10])) or 'none'}."
+        f"{printable(root)} has no folder {printable(split)}; it has {', '.join(map(printable, names[:10])) or 'none'}."
     )
 
 
 def _list_entries(folder: str | Path, home: str | None, skipped: list[str]) -> list[os.DirEntry[str]]:
-    """Visible entries by name, without links that lead out of `home`."""
+    """Visible entries in order of name, without links that lead out of `home`."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda e: e.name)
-    except OSError:  # not ours to read
+            everything = sorted(entries, key=lambda e: e.name)
+    except OSError:  # no permission
         skipped.append(printable(folder))
         return []
-    kept = []
-    for entry in found:
+    visible = []
+    for entry in everything:
         if home is not None and entry.is_symlink() and not _is_inside(entry.path, home):
             skipped.append(printable(entry.path))
         elif not entry.name.startswith("."):
-            kept.append(entry)
-    return kept
+            visible.append(entry)
+    return visible
 
 
 def _is_inside(path: str, home: str) -> bool:
@@ -114,12 +118,12 @@ def _is_inside(path: str, home: str) -> bool:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """By its ending: whether it really is one shows when it is read."""
+    """Judged by the extension only; broken files are found when they are read."""
     return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
 
 
 def _walk(folder: str, home: str | None, skipped: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Images below a folder. A link to a folder above itself would never end, so each real folder is entered once."""
+    """Images in a folder and its subfolders. A link to a folder above it is not followed, which would never end."""
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -131,16 +135,15 @@ def _walk(folder: str, home: str | None, skipped: list[str], above: tuple[str, .
 
 
 def find_images(folder: str) -> list[str]:
-    """Image files in a folder and its subfolders, links followed; a subfolder that cannot be read is listed itself, so
-    that whoever opens the files is told."""
+    """Image files in a folder and its subfolders, following links. A subfolder that cannot be read is listed itself, so
+    that opening it reports the error."""
     skipped: list[str] = []
     return [*_walk(folder, None, skipped), *skipped]
 
 
 class Manifest(Files):
-    """A CSV file with a header, or a JSONL file: a column path (or file, image), label (or class), and perhaps split.
-
-    Paths are relative to the manifest's folder, or to `root`, and must not lead out of it.
+    """A CSV file with a header, or a JSONL file, with the columns path (or file, image), label (or class), and perhaps
+    split. Paths are relative to the folder of the manifest, or to `root`, and must not lead out of it.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -154,17 +157,17 @@ class Manifest(Files):
     def __init__(self, path: str | Path, split: str | None = None, *, root: str | Path | None = None):
         path = Path(path)
         rows = _read_rows(path)
-        where, what = _column(path, rows, PATH_COLUMNS), _column(path, rows, LABEL_COLUMNS)
+        path_column, label_column = _column(path, rows, PATH_COLUMNS), _column(path, rows, LABEL_COLUMNS)
         if split is not None:
             rows = _select_split(path, rows, split)
         home = os.path.realpath(root if root is not None else path.parent)
-        paths = [os.path.join(home, str(row[where])) for row in rows]
-        outside = next((str(row[where]) for row, p in zip(rows, paths) if not _is_inside(p, home)), None)
+        paths = [os.path.join(home, str(row[path_column])) for row in rows]
+        outside = next((str(row[path_column]) for row, p in zip(rows, paths) if not _is_inside(p, home)), None)
         if outside is not None:
             raise ValueError(
-                f"{printable(path)} lists {printable(outside)}, which leads out of {printable(home)}; give root= to allow it."
+                f"{printable(path)} lists {printable(outside)}, outside {printable(home)}; give root= to allow it."
             )
-        labels = [str(row[what]) for row in rows]
+        labels = [str(row[label_column]) for row in rows]
         classes = sorted(set(labels), key=_label_order)
         number = {c: i for i, c in enumerate(classes)}
         super().__init__(
@@ -180,14 +183,16 @@ def _read_rows(path: Path) -> list[dict[str, object]]:
             else:
                 rows = [json.loads(line) for line in file if line.strip()]
     except (OSError, ValueError, csv.Error) as error:
-        raise ValueError(f"{printable(path)} is not a manifest that can be read ({error}).") from error
+        raise ValueError(f"{printable(path)} is not a readable manifest ({error}).") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{printable(path)} lists nothing; expected a header or objects with path and label.")
+        raise ValueError(
+            f"{printable(path)} lists no images; expected a header row or JSON objects, with path and label."
+        )
     return rows
 
 
 def _column(path: Path, rows: list[dict[str, object]], names: tuple[str, ...]) -> str:
-    """The first of these names that the file has, in every row."""
+    """The first of these columns that the file has; every row must have it."""
     name = next((n for n in names if n in rows[0]), None)
     if name is None:
         raise ValueError(
@@ -202,9 +207,9 @@ def _column(path: Path, rows: list[dict[str, object]], names: tuple[str, ...]) -
 def _select_split(path: Path, rows: list[dict[str, object]], split: str) -> list[dict[str, object]]:
     chosen = [row for row in rows if row.get("split") == split]
     if not chosen:
-        there = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
+        splits = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
         raise ValueError(
-            f"{printable(path)} has no rows of the split {split}; it has {', '.join(there) or 'no column split'}."
+            f"{printable(path)} has no rows of the split {split}; it has {', '.join(splits) or 'no column split'}."
         )
     return chosen
 

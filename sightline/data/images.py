@@ -1,4 +1,4 @@
-"""From a file to pixels: decoding that survives anything, resizing as models expect it, normalizing on the device."""
+"""From a file to pixels: safe decoding, EXIF orientation, resizing for evaluation, normalization."""
 
 import io
 import math
@@ -24,30 +24,26 @@ except ImportError:
     simplejpeg = None
 
 Pixels = NDArray[np.uint8]  # (h, w, 3)
-Box = tuple[
-    int | float, int | float, int | float, int | float
-]  # left, upper, right, lower, in pixels of the whole image
+Box = tuple[int | float, int | float, int | float, int | float]  # left, upper, right, lower, in pixels of the image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-MAX_PIXELS = 89_478_485  # where Pillow begins to speak of a decompression bomb: 256 MB of RGB
+MAX_PIXELS = 89_478_485  # where Pillow starts to warn of a decompression bomb: 256 MB of RGB
 MAX_BYTES = 1 << 28
-MAX_ASPECT_RATIO = (
-    100  # long side to short side; odd ones of ImageNet have 15 (500 x 33), and of 100 a square shows 1 %
-)
-MAX_RESIZED_PIXELS = 1 << 24  # pixels of a whole image resized before the center is cut, 64 MB: 16 to 1 at 1024 px
+MAX_ASPECT_RATIO = 100  # long to short side; ImageNet has up to 15 (500 x 33), and a square crop of 100 shows 1 %
+MAX_RESIZED_PIXELS = 1 << 24  # of a whole image resized before the center crop, 64 MB: 16 to 1 at 1024 pixels
 KERNELS = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
     "nearest": Image.Resampling.NEAREST,
 }
-EXIF_ORIENTATION = 0x0112  # the EXIF tag
-FLIPPED_COLUMNS, FLIPPED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)  # its values
+EXIF_ORIENTATION = 0x0112  # tag number
+FLIPPED_COLUMNS, FLIPPED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)  # of orientation values
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """An image still in its file format, and the name to blame when it is broken."""
+    """The bytes of an image file, and its name for error messages."""
 
     data: bytes
     name: str
@@ -57,7 +53,7 @@ RawImage = EncodedImage | Pixels
 
 
 def read_bytes(path: str | Path) -> EncodedImage:
-    """The bytes of a regular file. A pipe or a device would block or never end, so it is refused."""
+    """The bytes of a regular file. Pipes and devices, which may block or never end, are not read."""
     name = printable(path)
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
@@ -65,7 +61,7 @@ def read_bytes(path: str | Path) -> EncodedImage:
             if not stat.S_ISREG(status.st_mode):
                 raise BadImage(f"{name} is not a regular file.")
             if status.st_size > MAX_BYTES:
-                raise BadImage(f"{name} has {status.st_size:,} bytes; an image may have {MAX_BYTES:,}.")
+                raise BadImage(f"{name} has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read.")
             return EncodedImage(file.read(), name)
     except (OSError, ValueError) as error:
         if isinstance(error, BadImage):
@@ -80,7 +76,7 @@ def _open_nonblocking(path: str, flags: int) -> int:
 def decode(raw: RawImage) -> Image.Image:
     """An RGB image, upright.
 
-    Animations give their first frame, transparency is laid over white, 16-bit and float images are scaled to 8 bits.
+    Of an animation the first frame is used, transparency becomes white, 16-bit and float images are scaled to 8 bits.
     """
     if isinstance(raw, np.ndarray):
         return Image.fromarray(raw)
@@ -90,12 +86,12 @@ def decode(raw: RawImage) -> Image.Image:
 
 
 def read_header(raw: EncodedImage) -> Image.Image:
-    """The header only: format, size, mode and orientation are known and allowed, no pixel has been decoded."""
+    """Read format, size, mode and EXIF data and check the size, without decoding any pixels."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             image = Image.open(io.BytesIO(raw.data), formats=FORMATS)
-        except Exception as error:  # Pillow raises a dozen kinds for broken files, KeyError and struct.error among them
+        except Exception as error:  # broken files make Pillow raise many types, such as KeyError and struct.error
             raise BadImage(f"{raw.name} is not an image that can be read ({_reason(error)}).") from error
     check_size(image.size, raw.name)
     if image.format == "PNG" and "exif" not in image.info and (exif := _png_exif(raw.data)):
@@ -104,16 +100,16 @@ def read_header(raw: EncodedImage) -> Image.Image:
 
 
 def check_size(size: tuple[int, int], name: str) -> None:
-    """Refuse a (width, height) of too many pixels, or so long and thin that nothing can be seen of it in a square."""
-    given = f"{name} has {size[0]} x {size[1]} pixels"
+    """Raise BadImage if a (width, height) has too many pixels, or is too long and thin to show anything in a square."""
+    actual = f"{name} has {size[0]} x {size[1]} pixels"
     if size[0] * size[1] > MAX_PIXELS:
-        raise BadImage(f"{given}; at most {MAX_PIXELS:,} are read.")
+        raise BadImage(f"{actual}; at most {MAX_PIXELS:,} are read.")
     if max(size) > MAX_ASPECT_RATIO * min(size):
-        raise BadImage(f"{given}; the long side may be {MAX_ASPECT_RATIO} times the short one: crop it first.")
+        raise BadImage(f"{actual}; the long side may be {MAX_ASPECT_RATIO} times the short side: crop it first.")
 
 
 def _png_exif(data: bytes) -> bytes | None:
-    """The EXIF block of a PNG, which may stand behind the pixels, where Pillow finds it only after decoding them."""
+    """The EXIF block of a PNG. It may come after the pixels, where Pillow finds it only after decoding them."""
     at = 8
     while at + 8 <= len(data):
         length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
@@ -124,56 +120,58 @@ def _png_exif(data: bytes) -> bytes | None:
 
 
 def decode_pixels(image: Image.Image, name: str, *, scale: int = 1) -> Image.Image:
-    """Decode what `begin` opened, as it is stored: RGB, not turned upright yet. A JPEG may be decoded at 1 / scale."""
+    """Decode what `read_header` opened to RGB, in its stored orientation. A JPEG may be decoded at 1 / scale."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             if scale > 1:
-                image.draft("RGB", (image.width // scale, image.height // scale))  # heeded by JPEG alone
+                image.draft("RGB", (image.width // scale, image.height // scale))  # affects only JPEG
             image.load()
             return to_rgb(image)
-        except Exception as error:  # as above: whatever a broken file provokes becomes one kind of error
+        except Exception as error:  # as above: one type of error for all broken files
             raise BadImage(f"{name} is broken ({_reason(error)}).") from error
 
 
 def from_pil(image: Image.Image, name: str) -> Image.Image:
-    """An image that someone else opened with Pillow, by the rules of files: RGB, upright, or BadImage."""
+    """An image opened with Pillow, treated like a file: RGB, upright, or BadImage."""
     check_size(image.size, name)
     pixels = decode_pixels(image, name)
     return orient_image(pixels, exif_orientation(image))
 
 
 def jpeg_scale(box: Box, size: tuple[int, int]) -> int:
-    """By how much a JPEG may be shrunk while it is decoded, so that the box still has at least the pixels of `size`."""
-    spare = min((box[2] - box[0]) / size[1], (box[3] - box[1]) / size[0])
-    return next((s for s in (8, 4, 2) if s <= spare), 1)
+    """The largest reduction at which a JPEG can be decoded while the box still has at least `size` pixels."""
+    ratio = min((box[2] - box[0]) / size[1], (box[3] - box[1]) / size[0])
+    return next((s for s in (8, 4, 2) if s <= ratio), 1)
 
 
 def decode_jpeg(image: EncodedImage, header: Image.Image) -> Pixels | None:
-    """A plain RGB JPEG by simplejpeg, where there is a wheel of it: the same library and settings as Pillow's, so
-    the same pixels, in two thirds of the time. None: let Pillow do it, and judge it."""
+    """Decode an RGB JPEG with simplejpeg if it is installed: the same library and settings as Pillow's, so the same
+    pixels, in two thirds of the time. None: leave it to Pillow, which also reports errors."""
     if simplejpeg is None or header.format != "JPEG" or header.mode != "RGB":
         return None
     try:
         return simplejpeg.decode_jpeg(image.data, fastdct=False, fastupsample=False)
-    except Exception:  # broken, or merely odd
+    except Exception:  # broken, or a rare variant
         return None
 
 
 def exif_orientation(image: Image.Image) -> int:
-    """How the camera was held, 1 to 8, by EXIF: image coordinates are those of the image turned upright, everywhere.
-    An EXIF block may be broken while the image is whole: then it counts as 1."""
+    """The EXIF orientation, 1 (upright) to 8. Coordinates always refer to the upright image. A broken EXIF block in an
+    intact image counts as 1."""
     if "exif" not in image.info and "Raw profile type exif" not in image.info:
         return 1
     try:
-        found = Image.Image.getexif(image).get(EXIF_ORIENTATION, 1)  # PNG's own method would decode the pixels first
+        value = Image.Image.getexif(image).get(
+            EXIF_ORIENTATION, 1
+        )  # the method of PNG images would decode the pixels first
     except Exception:
         return 1
-    return found if found in range(1, 9) else 1
+    return value if value in range(1, 9) else 1
 
 
 def orient_image(image: Image.Image, orientation: int) -> Image.Image:
-    """A whole decoded image, turned as its orientation says."""
+    """A decoded image, rotated or mirrored to upright."""
     return (
         image
         if orientation == 1
@@ -182,19 +180,19 @@ def orient_image(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def orient_pixels(pixels: Pixels, orientation: int) -> Pixels:
-    """A view of stored pixels in which they stand upright. The eight orientations of EXIF are a swap of the axes (5 to
-    8), after which columns (2, 3, 6, 7) and rows (3, 4, 7, 8) may run backwards."""
+    """A view of stored pixels as an upright image. EXIF orientations 5 to 8 swap the axes; then columns (2, 3, 6, 7)
+    and rows (3, 4, 7, 8) may be reversed."""
     pixels = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     return pixels[:: -1 if orientation in FLIPPED_ROWS else 1, :: -1 if orientation in FLIPPED_COLUMNS else 1]
 
 
 def oriented_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """Width and height upright, of stored width and height; and the other way round."""
+    """Width and height of the upright image from those of the stored one, and vice versa."""
     return (size[1], size[0]) if orientation >= 5 else size
 
 
 def stored_box(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """Where a box of an upright image of this (width, height) lies in the pixels as they are stored."""
+    """The box in the stored pixels that shows a box of the upright image of this (width, height)."""
     left, upper, right, lower = box
     if orientation in FLIPPED_COLUMNS:
         left, right = size[0] - right, size[0] - left
@@ -204,7 +202,7 @@ def stored_box(box: Box, size: tuple[int, int], orientation: int) -> Box:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode of Pillow as RGB, by rules that lose as little as possible."""
+    """Convert any mode of Pillow to RGB with as little loss as possible."""
     if image.mode == "RGB":
         return image
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
@@ -220,7 +218,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def _to_8_bit(image: Image.Image) -> Image.Image:
     values: NDArray[np.floating] = np.nan_to_num(np.asarray(image, dtype=np.float32))
-    if image.mode == "F":  # no agreed range: spread what is there
+    if image.mode == "F":  # no standard range: stretch the values
         low, high = float(values.min()), float(values.max())
         values = (values - low) / (high - low or 1.0) * 255
     else:
@@ -229,10 +227,10 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
 
 
 def resize_and_crop(image: Image.Image, spec: ImageSpec) -> Pixels:
-    """What the model sees of an image in evaluation: to the last bit what torchvision's Resize and CenterCrop give.
+    """The evaluation transform: bit-identical to torchvision's Resize and CenterCrop.
 
-    One pass through Pillow's `box` would be quicker, but some pixels then differ by several levels; it is taken where
-    the whole resized image would have more than MAX_RESIZED_PIXELS pixels, which no photograph reaches.
+    One pass with Pillow's `box` would be faster, but changes some pixels by several levels; it is used only if the
+    resized image would have more than MAX_RESIZED_PIXELS pixels, which no photograph reaches.
     """
     height, width = spec.size
     whole = resized_size(image.size, spec)
@@ -247,18 +245,18 @@ def resize_and_crop(image: Image.Image, spec: ImageSpec) -> Pixels:
 
 
 def resized_size(size: tuple[int, int], spec: ImageSpec) -> tuple[int, int]:
-    """The (width, height) to which an image is resized before the center is cut: short side to size / crop."""
+    """The (width, height) to which an image is resized before the center crop: short side to size / crop."""
     height, width = spec.size
     if spec.fit == "squash":
         return width, height
     short = math.floor(width / spec.crop), math.floor(height / spec.crop)
-    if short[0] * size[1] >= short[1] * size[0]:  # the width is what is short
+    if short[0] * size[1] >= short[1] * size[0]:  # the width is the short side
         return short[0], max(height, short[0] * size[1] // size[0])
     return max(width, short[1] * size[0] // size[1]), short[1]
 
 
 def normalize(images: UInt8[Tensor, "b 3 y x"], spec: ImageSpec) -> Float[Tensor, "b 3 y x"]:
-    """Bytes to the numbers a model takes, on the device where the bytes are.
+    """From uint8 to the input of a model, on the device of the images.
 
     >>> import torch
     >>> sl.data.normalize(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), sl.ImageSpec(size=(2, 2))).unique()
@@ -269,12 +267,12 @@ def normalize(images: UInt8[Tensor, "b 3 y x"], spec: ImageSpec) -> Float[Tensor
 
 
 def to_tensor(stack: list[Pixels] | Pixels) -> UInt8[Tensor, "b 3 y x"]:
-    """Images of one size as a batch of bytes."""
+    """Images of one size as a uint8 batch."""
     rows = stack if isinstance(stack, np.ndarray) else np.stack(stack)
     return torch.from_numpy(np.ascontiguousarray(rows.transpose(0, 3, 1, 2)))
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of an error, without Pillow's memory addresses."""
+    """The first line of an error, without the memory addresses that Pillow prints."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     return "unknown format" if "cannot identify image file" in text else printable(text.rstrip("."))[:160]

@@ -1,4 +1,4 @@
-"""Images as users have them: files, folders, patterns, PIL images, arrays and tensors, opened for a model."""
+"""Open images for a model: files, folders, patterns, PIL images, arrays and tensors."""
 
 import glob
 import os
@@ -31,12 +31,12 @@ def image_files(where: str | os.PathLike[str]) -> list[str]:
     """The image files at a path: the file itself, those in a folder and its subfolders, or what a pattern matches."""
     text = os.fspath(where)
     if os.path.isdir(text):
-        found = find_images(text)
-        if not found:
-            raise BadImage(f"{printable(text)} holds no images ({', '.join(SUFFIXES[:5])} ...).")
-        return found
+        files = find_images(text)
+        if not files:
+            raise BadImage(f"{printable(text)} has no images ({', '.join(SUFFIXES[:5])} ...).")
+        return files
     if os.path.lexists(text) or not glob.has_magic(text):
-        return [text]  # if it is not there, opening it says so
+        return [text]  # if it does not exist, opening it says so
     matches = [p for p in sorted(glob.glob(text, recursive=True)) if not os.path.isdir(p)]
     if not matches:
         raise BadImage(f"No file matches {printable(text)}.")
@@ -46,8 +46,8 @@ def image_files(where: str | os.PathLike[str]) -> list[str]:
 def open_images(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], spec: ImageSpec
 ) -> Float[Tensor, "b 3 y x"]:
-    """Files, a folder with its subfolders, or a pattern such as "cats/*.jpg", as one normalized batch for a model with
-    this ImageSpec.
+    """One normalized batch for a model with this ImageSpec, from files, a folder with its subfolders, or a pattern such
+    as "cats/*.jpg".
 
     >>> import tempfile; from PIL import Image
     >>> folder = tempfile.TemporaryDirectory()
@@ -60,26 +60,26 @@ def open_images(
 
 
 def model_batch(images: Sequence[Any], spec: ImageSpec) -> Tensor:
-    """One batch for a model. Floating-point tensors count as prepared already."""
+    """One normalized batch for a model. Floating-point tensors are taken as already preprocessed."""
     if not images:
-        raise ValueError("There are no images to open; got an empty list.")
+        raise ValueError("No images to open: the list is empty.")
     first = images[0]
     if isinstance(first, Tensor) and first.is_floating_point():
         shapes = {tuple(p.shape) for p in images}
         if shapes != {(len(spec.mean), *spec.size)}:
             raise ValueError(
-                f"Prepared images for this model are {(len(spec.mean), *spec.size)}; got {sorted(shapes)}. "
-                "Give bytes, files or a Dataset, and each model prepares them itself."
+                f"Preprocessed images for this model are {(len(spec.mean), *spec.size)}; got {sorted(shapes)}. "
+                "Give uint8 images, files or a Dataset to have them preprocessed."
             )
         batch = torch.stack(list(images))
         if not torch.isfinite(batch).all():
-            raise ValueError("The images hold NaN or infinite values.")
+            raise ValueError("The images contain NaN or infinite values.")
         return batch
     return normalize(to_tensor([resize_and_crop(open_image(p), spec) for p in images]), spec)
 
 
 def open_image(image: Any) -> Image.Image:
-    """One image of whatever kind, as upright RGB."""
+    """One image of any of these types, as upright RGB."""
     match image:
         case Image.Image():
             return from_pil(image, printable(getattr(image, "filename", "")) or "The PIL image")
@@ -93,6 +93,6 @@ def open_image(image: Any) -> Image.Image:
             return from_pil(Image.fromarray(np.ascontiguousarray(image)), "The image")
     what = f"{type(image).__name__} {tuple(getattr(image, 'shape', ()))} {getattr(image, 'dtype', '')}"
     raise ValueError(
-        "An image is a file, a PIL image, bytes (h, w, 3) of NumPy or (3, h, w) of torch, or a prepared float tensor "
-        f"(3, h, w); got {what.strip()}."
+        "An image is a file, a PIL image, a uint8 array (h, w, 3), a uint8 tensor (3, h, w) or a preprocessed float "
+        f"tensor (3, h, w); got {what.strip()}."
     )

@@ -94,7 +94,7 @@ def test_a_small_dataset_fills_a_large_batch():
     assert len({i.numpy().tobytes() for i in images}) > 5, "each lap draws its own crops"
 
 
-def test_repeated_augmentation_shows_a_image_again_with_other_draws():
+def test_repeated_augmentation_shows_an_image_again_with_other_draws():
     b = arrays().batches(SPEC, batch=9, train=sl.data.Augment(repeats=3))
     indices, turns = b.indices(0)
     assert len(set(indices)) == 3

@@ -134,7 +134,7 @@ def test_a_flat_folder_is_one_class_and_an_empty_one_an_error(tmp_path):
     save(tmp_path / "images" / "1.png")
     assert len(sl.Folder(tmp_path / "images").classes) == 1
     (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match="holds no images"):
+    with pytest.raises(ValueError, match="has no images"):
         sl.Folder(tmp_path / "none")
     with pytest.raises(ValueError, match="is not a folder"):
         sl.Folder(tmp_path / "nowhere")
@@ -154,6 +154,7 @@ def test_links_out_of_the_folder_are_refused_and_named(tmp_path):
     assert set(sl.Folder(tmp_path / "data", follow_links=True).classes) == {"a", "b"}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such file names")
 def test_names_with_newlines_and_other_bytes(tmp_path):
     folder = os.fsencode(tmp_path / "odd")
     os.mkdir(folder)

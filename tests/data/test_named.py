@@ -208,7 +208,7 @@ def test_pickles_cannot_run_anything():
         def __reduce__(self):
             return print, ("run!",)
 
-    with pytest.raises(ValueError, match="no place in an image dataset"):
+    with pytest.raises(ValueError, match="does not belong in an image dataset"):
         formats.parse_cifar_pickle(pickle.dumps({b"data": Evil()}), key=b"labels", name="x")
     good = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}, protocol=4)
     images, labels = formats.parse_cifar_pickle(good, key=b"labels", name="x")

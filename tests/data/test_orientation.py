@@ -210,8 +210,8 @@ def test_check_knows_an_image_stored_otherwise(turn, kind, folder_of):
     folder = folder_of(SHAPES["wide"], turn, kind)
     (folder / "a" / f"0.{kind}").write_bytes(stored(SHAPES["wide"], 1, kind))
     counts = sl.data.check(sl.Folder(folder)).counts()
-    assert counts.get("twice", 0) + counts.get("nearly twice", 0) == 1
-    assert kind == "jpg" or counts["twice"] == 1
+    assert counts.get("duplicate", 0) + counts.get("near duplicate", 0) == 1
+    assert kind == "jpg" or counts["duplicate"] == 1
     assert counts.get("rotated", 0) == (kind != "tif")  # Pillow turns TIFF itself, before it can be told
 
 

@@ -140,7 +140,7 @@ def test_damage_is_named(folder, tmp_path):
         sl.data.shard(sl.dataset("scenes/shape", num=3), tmp_path)
 
 
-def test_a_image_that_is_no_image_is_left_out_and_named(tmp_path):
+def test_an_image_that_is_no_image_is_left_out_and_named(tmp_path):
     source = tmp_path / "images" / "a"
     source.mkdir(parents=True)
     for i in range(120):

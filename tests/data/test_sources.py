@@ -48,6 +48,25 @@ def test_progress_speaks_only_of_what_takes_long(capsys, monkeypatch):
     assert "slow: 0 of 3" in capsys.readouterr().err
 
 
+def test_a_transfer_shows_its_bytes_on_a_terminal_only(capsys):
+    with bar.byte_progress("file", total=10) as advance:
+        advance(5)
+    with bar.status("waiting"):
+        pass
+    assert capsys.readouterr().out == ""
+
+
+def test_splits_of_names_and_folders(tmp_path, monkeypatch):
+    for path in ("train/cat", "test/cat", "val"):
+        (tmp_path / "mine" / path).mkdir(parents=True)
+    assert sl.data.available_splits(tmp_path / "mine") == ("train", "test"), "an empty val has no classes"
+    assert sl.data.available_splits("cifar10") == ("train", "test")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cifar10" / "val" / "cat").mkdir(parents=True)
+    assert sl.data.available_splits("cifar10") == ("val",), "a folder of that name comes first, as when it is opened"
+    assert sl.data.available_splits("nowhere.csv") == ()
+
+
 class Endless(sl.Dataset):
     def __init__(self, n):
         self.name, self.classes, self.labels = "endless", ("a",), np.zeros(n, np.int64)

@@ -1,7 +1,7 @@
 """RandAugment (Cubuk et al. 2020) with the sixteen operations and the magnitudes of its released code.
 
-That code moves by up to 100 pixels and cuts out 80 of 224: here both are shares of the image's size, so that small
-images are treated alike. What comes in from outside is gray 128, as there.
+That code translates by up to 100 pixels and cuts out 80 of 224: here both are fractions of the image size, so that they
+suit small images too. Pixels from outside the image are gray (128), as in that code.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def _affine(image: Image.Image, matrix: tuple[Number, ...]) -> Image.Image:
 
 
 def _solarize_add(image: Image.Image, amount: int) -> Image.Image:
-    """SolarizeAdd: brighten what is darker than 128."""
+    """SolarizeAdd: brighten pixels darker than 128."""
     table = [min(255, v + amount) if v < 128 else v for v in range(256)]
     return image.point(table * 3)
 
@@ -65,5 +65,5 @@ OPERATIONS = tuple(TABLE)
 def apply_operation(
     operation: str, image: Image.Image, *, level: Number, sign: float, place: NDArray[np.float64]
 ) -> Image.Image:
-    """One operation at a level of 0..10; `sign` turns or moves the other way, `place` (0..1) says where to cut."""
+    """One operation at a level of 0..10; `sign` reverses rotations and shifts, `place` (0..1) centers a cutout."""
     return TABLE[operation](image, level, sign, place)

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, through its `datasets` package (an extra: pip install "sightline[hub]")."""
+"""Datasets of the Hugging Face hub, with its `datasets` package (an extra: pip install "sightline[hub]")."""
 
 from typing import Any
 
@@ -23,15 +23,15 @@ class HubDataset(Dataset):
             self.classes, self.labels = _encode_labels(values)
 
     def image(self, index: int) -> RawImage:
-        held = self.table[index][self.column]
-        if isinstance(held, dict) and held.get("bytes"):
-            return EncodedImage(held["bytes"], self.where(index))
-        if isinstance(held, dict) and held.get("path"):
-            return read_bytes(held["path"])
-        if hasattr(held, "convert"):
-            pixels: Pixels = np.asarray(from_pil(held, self.where(index)))
+        value = self.table[index][self.column]
+        if isinstance(value, dict) and value.get("bytes"):
+            return EncodedImage(value["bytes"], self.where(index))
+        if isinstance(value, dict) and value.get("path"):
+            return read_bytes(value["path"])
+        if hasattr(value, "convert"):
+            pixels: Pixels = np.asarray(from_pil(value, self.where(index)))
             return pixels
-        raise BadImage(f"{self.where(index)} holds no image.")
+        raise BadImage(f"{self.where(index)} has no image.")
 
     def where(self, index: int) -> str:
         return f"{self.name}[{index}]"
@@ -43,14 +43,14 @@ def _encode_labels(values: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def open_hub(name: str, split: str, *, image: str = "", label: str = "", **settings: Any) -> HubDataset:
-    """Open a hub dataset; the columns are found by their names where they are not given."""
+    """Open a hub dataset; columns that are not given are guessed by their names."""
     try:
         import datasets
     except ImportError as error:
         raise ValueError(f'hf:{printable(name)} needs the datasets package: pip install "sightline[hub]".') from error
     try:
         table = datasets.load_dataset(name, split=split, **settings)
-    except Exception as error:  # the hub, the network and the disk fail in many ways, all of them the user's to know
+    except Exception as error:  # hub, network and disk fail in many ways
         raise ValueError(
             f"hf:{printable(name)} could not be opened ({str(error).splitlines()[0] if str(error) else error!r})."
         ) from error
@@ -62,7 +62,7 @@ def open_hub(name: str, split: str, *, image: str = "", label: str = "", **setti
 
 
 def _column(table: Any, names: tuple[str, ...], what: str) -> str:
-    found = next((n for n in names if n in table.features), None)
-    if found is None:
-        raise ValueError(f"Which column is the {what}? Say {what}=...; there is {', '.join(table.features)}.")
-    return found
+    column = next((n for n in names if n in table.features), None)
+    if column is None:
+        raise ValueError(f"Which column is the {what}? Give {what}=..., one of {', '.join(table.features)}.")
+    return column

@@ -26,7 +26,7 @@ class ReassessedLabels(Dataset):
             number = re.search(r"val_(\d{8})", Path(path).name)
             if number is None or not 1 <= int(number.group(1)) <= len(lists):
                 raise ValueError(
-                    f"{printable(path)} is not named like ILSVRC2012_val_00000001.JPEG, which is how labels are assigned."
+                    f"{printable(path)} is not named like ILSVRC2012_val_00000001.JPEG, which labels go by."
                 )
             self.labels[row, lists[int(number.group(1)) - 1]] = True
 

@@ -70,15 +70,15 @@ def read_idx(folder: Path) -> Splits | None:
     """Four idx files, compressed or not, or the Debian package that contains them."""
     package = next(iter(sorted(folder.glob("dataset-fashion-mnist*.deb"))), None)
     files = formats.deb_members(package) if package else {f.name: f.read_bytes() for f in folder.glob("*-ubyte*")}
-    found: dict[str, NDArray[np.uint8]] = {}
+    arrays: dict[str, NDArray[np.uint8]] = {}
     for name, raw in files.items():
         if "-ubyte" in name and not name.endswith(".part"):
-            found[name.split("-idx")[0]] = formats.parse_idx(
+            arrays[name.split("-idx")[0]] = formats.parse_idx(
                 gzip.decompress(raw) if name.endswith(".gz") else raw, name
             )
-    if not all(f"{p}-{kind}" in found for p in IDX.values() for kind in ("images", "labels")):
+    if not all(f"{p}-{kind}" in arrays for p in IDX.values() for kind in ("images", "labels")):
         return None
-    return {s: (found[f"{p}-images"], found[f"{p}-labels"]) for s, p in IDX.items()}
+    return {s: (arrays[f"{p}-images"], arrays[f"{p}-labels"]) for s, p in IDX.items()}
 
 
 def _extract(archive: Path, into: Path) -> None:
@@ -88,14 +88,14 @@ def _extract(archive: Path, into: Path) -> None:
             target = (into / member.name).resolve()
             if member.isdir():
                 continue
-            held = tar.extractfile(member) if member.isreg() else None
-            if held is None or not target.is_relative_to(into.resolve()):
+            source = tar.extractfile(member) if member.isreg() else None
+            if source is None or not target.is_relative_to(into.resolve()):
                 raise FetchError(
-                    f"{printable(archive)} contains {printable(member.name)}, which is not a regular file below its folder."
+                    f"{printable(archive)} has {printable(member.name)}, which is not a regular file below its folder."
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
-            with held, target.open("wb") as file:
-                shutil.copyfileobj(held, file)
+            with source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
 
 
 def _write_manifest(into: Path, rows: list[tuple[str, str, str]]) -> bool:

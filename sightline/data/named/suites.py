@@ -77,7 +77,7 @@ def _open_folders(task: SuiteTask, root: str | Path | None, **options: Any) -> P
 
 
 def _protocol(train: Dataset, val: Dataset | None, test: Dataset) -> dict[str, Dataset]:
-    """The first 800 of the training split in a fixed shuffled order, and 200 of the validation split or of the rest."""
+    """The first 800 training images in a fixed shuffled order, and 200 of the validation split or of the rest."""
     if len(train) < TRAIN + (0 if val else VAL) or (val is not None and len(val) < VAL):
         raise ValueError(f"{train.name} is too small for the 800/200 protocol.")
     order = train.sample(len(train), seed=0).origins()[1]
@@ -95,7 +95,7 @@ def _protocol(train: Dataset, val: Dataset | None, test: Dataset) -> dict[str, D
 
 
 class ConcatDataset(Dataset):
-    """Two datasets with the same classes, one after the other."""
+    """Two datasets with the same classes, concatenated."""
 
     def __init__(self, first: Dataset, second: Dataset):
         if first.classes != second.classes:

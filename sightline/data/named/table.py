@@ -1,4 +1,4 @@
-"""The table of named datasets. Checksums are the publishers' own where they publish them."""
+"""The table of named datasets, with the checksums that their publishers give."""
 
 from sightline.data.named import dsprites, imagenet_real
 from sightline.data.named.entry import NamedDataset
@@ -24,7 +24,7 @@ def _idx(base: str, *md5s: str) -> tuple[Remote, ...]:
 _TABLE = (
     NamedDataset(
         name="cifar10",
-        description="60,000 photographs of 32 x 32 px in ten classes (Krizhevsky 2009)",
+        description="60,000 photographs of 32 x 32 pixels in 10 classes (Krizhevsky 2009)",
         splits={"train": 50_000, "test": 10_000},
         classes=CIFAR10,
         official=(Remote(url=TORONTO + "cifar-10-binary.tar.gz", checksum="md5:c32a1d4ab5d03f1284b67883e8d87530"),),
@@ -33,7 +33,7 @@ _TABLE = (
     ),
     NamedDataset(
         name="cifar100",
-        description="60,000 photographs of 32 x 32 px in a hundred classes (Krizhevsky 2009)",
+        description="60,000 photographs of 32 x 32 pixels in 100 classes (Krizhevsky 2009)",
         splits={"train": 50_000, "test": 10_000},
         classes=100,
         official=(Remote(url=TORONTO + "cifar-100-binary.tar.gz", checksum="md5:03b5dce01913d631647c71ecec9e9cb8"),),
@@ -41,7 +41,7 @@ _TABLE = (
     ),
     NamedDataset(
         name="mnist",
-        description="70,000 handwritten digits of 28 x 28 px (LeCun et al. 1998)",
+        description="70,000 handwritten digits of 28 x 28 pixels (LeCun et al. 1998)",
         splits={"train": 60_000, "test": 10_000},
         classes=tuple("0123456789"),
         official=_idx(
@@ -55,7 +55,7 @@ _TABLE = (
     ),
     NamedDataset(
         name="fashion-mnist",
-        description="70,000 pieces of clothing of 28 x 28 px (Xiao et al. 2017)",
+        description="70,000 images of clothing of 28 x 28 pixels (Xiao et al. 2017)",
         splits={"train": 60_000, "test": 10_000},
         classes=FASHION,
         official=_idx(
@@ -93,7 +93,7 @@ _TABLE = (
     ),
     NamedDataset(
         name="imagenet",
-        description="ILSVRC-2012: 1.28 million photographs in a thousand classes (Russakovsky et al. 2015)",
+        description="ILSVRC-2012: 1.28 million photographs in 1,000 classes (Russakovsky et al. 2015)",
         splits={"train": 1_281_167, "val": 50_000},
         classes=1000,
         storage=FolderStorage(),
@@ -102,7 +102,7 @@ _TABLE = (
     ),
     NamedDataset(
         name="imagenet-real",
-        description="the validation images of ImageNet with reassessed labels, any number each (Beyer et al. 2020)",
+        description="ImageNet's validation images with reassessed labels, any number per image (Beyer et al. 2020)",
         splits={"val": 50_000},
         classes=1000,
         official=(Remote(url=REAL + imagenet_real.FILE),),  # no checksum is published: its counts are checked instead
@@ -112,7 +112,7 @@ _TABLE = (
     ),
     NamedDataset(
         name="dsprites",
-        description="737,280 white shapes of 64 x 64 px, every combination of five factors (Matthey et al. 2017)",
+        description="737,280 white shapes of 64 x 64 pixels, all combinations of five factors (Matthey et al. 2017)",
         splits={"train": 589_824, "val": 73_728, "test": 73_728},
         classes=dsprites.SHAPES,
         official=(Remote(url=DSPRITES + dsprites.FILE),),

@@ -1,4 +1,4 @@
-"""From numbers to pixels: the whole block of scenes at once, each object only in the window that it covers."""
+"""Render scenes: many at once, each object only in the window that it covers."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,22 +13,22 @@ from sightline.data.scenes.parameters import SceneParameters
 from sightline.data.scenes.shapes import Field
 
 TAU = np.float32(2 * np.pi)
-REACH = 1.2  # a window reaches beyond the object's radius: for the soft edge and the shadow's rim
-GRAIN = 640  # side of the noise from which every image cuts a piece
-WORK = 1 << 19  # pixels drawn in one go: the arrays of a step stay within the cache
+REACH = 1.2  # a window extends beyond the radius of the object, for its soft edge and shadow
+GRAIN = 640  # side of the noise image of which every scene uses a crop
+WORK = 1 << 19  # pixels drawn at a time, so that arrays fit into the cache
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One object as drawn: its window, how much of each pixel it covers, what it lays there."""
+    """One drawn object: its window, its coverage of each pixel, its colors."""
 
     scene: int
     slot: int
     upper: int
     left: int
-    cover: Field  # (s, s), of the object
-    keep: Field  # (s, s), how much of what lies behind stays: less than 1 - cover in the object's shadow
-    paint: Field  # (3, s, s), its colors times its cover
+    cover: Field  # (s, s), coverage by the object
+    keep: Field  # (s, s), factor of what is behind: less than 1 - cover in the shadow
+    paint: Field  # (3, s, s), colors times cover
 
 
 def render(params: SceneParameters, size: int) -> Pixels:
@@ -40,7 +40,7 @@ def render(params: SceneParameters, size: int) -> Pixels:
 
 
 def render_one(params: SceneParameters, size: int) -> tuple[Pixels, list[Patch]]:
-    """The image of a single scene, and the objects in it from back to front."""
+    """The image of a single scene, and its objects from back to front."""
     pixels, patches = _render_block(params, size)
     return pixels[0], patches
 
@@ -53,7 +53,7 @@ def _render_block(params: SceneParameters, size: int) -> tuple[Pixels, list[Patc
         window = canvas[p.scene, :, p.upper : p.upper + side, p.left : p.left + side]
         window *= p.keep
         window += p.paint
-    return _finish(params, canvas, size), patches
+    return _to_pixels(params, canvas, size), patches
 
 
 def _axis(size: int) -> Field:
@@ -81,7 +81,7 @@ def _background(params: SceneParameters, size: int) -> Field:
 
 
 def _add_sky(canvas: Field, params: SceneParameters, axis: Field) -> None:
-    """Above the horizon a sky that pales towards it; below, the ground fades into the distance."""
+    """A sky above the horizon that is paler towards it; the ground below fades into the distance."""
     height = params.horizon.astype(np.float32)[:, None]
     sky = params.colors[:, 2].astype(np.float32)[:, :, None, None]
     pale = 0.5 * sky + 0.5 * 235
@@ -93,7 +93,7 @@ def _add_sky(canvas: Field, params: SceneParameters, axis: Field) -> None:
 
 
 def _patches(params: SceneParameters, size: int) -> list[Patch]:
-    """Every object drawn in its window. Objects of one window size and shape are drawn together, then sorted back."""
+    """All objects, each in its window. Objects of one window size are drawn together, then sorted back."""
     o = params.objects
     scenes, slots = np.nonzero(o.present)
     reach = o.radius[scenes, slots] * REACH * size
@@ -130,10 +130,12 @@ def _draw(params: SceneParameters, scenes: Ints, slots: Ints, *, side: int, size
     light = params.light.astype(np.float32)[scenes]
     lit = light[:, :1, None] * dx + light[:, 1:, None] * dy
     shade = 1 + lit
-    shade *= np.clip(1 - (outline + np.float32(0.14)) * np.float32(2.2), 0.62, 1)  # dimmer towards the outline
+    shade *= np.clip(1 - (outline + np.float32(0.14)) * np.float32(2.2), 0.62, 1)  # darker towards the outline
     paint *= (shade * cover)[:, None]
-    shadow = np.clip(np.float32(0.5) - (outline + lit) * 3, 0, np.float32(0.5))  # soft, and longer away from the light
-    inward = [np.clip((np.float32(REACH) - np.abs(d)) * 5, 0, 1) for d in (dx, dy)]  # gone before the window ends
+    shadow = np.clip(
+        np.float32(0.5) - (outline + lit) * 3, 0, np.float32(0.5)
+    )  # soft, and longer on the side away from the light
+    inward = [np.clip((np.float32(REACH) - np.abs(d)) * 5, 0, 1) for d in (dx, dy)]  # fades out before the window ends
     keep = (1 - cover) * (1 - shadow * (inward[0] * inward[1]))
     return [
         Patch(int(s), int(k), int(t), int(l), c, b, p)
@@ -142,7 +144,7 @@ def _draw(params: SceneParameters, scenes: Ints, slots: Ints, *, side: int, size
 
 
 def _outline(u: Field, v: Field, kinds: Ints) -> Field:
-    """Signed distances; equal shapes stand next to each other, so each is one slice."""
+    """Signed distances. The objects are sorted by shape, so each shape is one slice."""
     outline = np.empty_like(u)
     for kind in np.unique(kinds):
         first, last = np.searchsorted(kinds, (kind, kind + 1))
@@ -151,7 +153,7 @@ def _outline(u: Field, v: Field, kinds: Ints) -> Field:
 
 
 def _color(params: SceneParameters, scenes: Ints, slots: Ints, *, u: Field, v: Field, radius: Field) -> Field:
-    """Each object's two colors mixed by its texture, then hazed."""
+    """The two colors of each object, mixed by its texture, with haze."""
     o = params.objects
     scale = o.scale[scenes, slots].astype(np.float32)[:, None, None]
     phase = o.phase[scenes, slots].astype(np.float32)[..., None, None]
@@ -161,7 +163,7 @@ def _color(params: SceneParameters, scenes: Ints, slots: Ints, *, u: Field, v: F
         if textures.TEXTURES[kind] == "plain":
             continue
         at = np.flatnonzero(kinds == kind)
-        centered = textures.TEXTURES[kind] in ("ringed", "graded")  # these hang on the object's center
+        centered = textures.TEXTURES[kind] in ("ringed", "graded")  # these are fixed to the center of the object
         move = 0 * phase[at] if centered else phase[at]
         s, t = u[at] * scale[at] + move[:, 0], v[at] * scale[at] + move[:, 1]
         share[at] = textures.DRAW[textures.TEXTURES[kind]](s, t, scale[at] / radius[at][:, None, None])
@@ -179,8 +181,8 @@ def _grain() -> Field:
     return generator("grain").standard_normal((3, GRAIN, GRAIN)).astype(np.float32)
 
 
-def _finish(params: SceneParameters, canvas: Field, size: int) -> Pixels:
-    """Light over the whole image, style, grain, bytes."""
+def _to_pixels(params: SceneParameters, canvas: Field, size: int) -> Pixels:
+    """Apply light, style and grain, and convert to uint8."""
     axis = _axis(size) - np.float32(0.5)
     light = params.light.astype(np.float32)
     canvas *= (1 + light[:, :1, None] * axis + light[:, 1:, None] * axis[:, None])[:, None]
@@ -196,18 +198,18 @@ def _finish(params: SceneParameters, canvas: Field, size: int) -> Pixels:
 
 
 def _microscope(canvas: Field, axis: Field) -> None:
-    """A stained slide under a microscope: violet on cream, dark outside the round view."""
+    """A stained slide under a microscope: violet on cream, dark outside the round field of view."""
     gray = canvas.mean(axis=1, keepdims=True) / 255
     low, high = (np.array(c, dtype=np.float32).reshape(3, 1, 1) for c in ((92, 30, 120), (250, 226, 232)))
-    round_view = np.clip((0.52 - np.sqrt(axis**2 + axis[:, None] ** 2)) * 24, 0.05, 1)
-    canvas[...] = (low + gray * (high - low)) * round_view
+    field_of_view = np.clip((0.52 - np.sqrt(axis**2 + axis[:, None] ** 2)) * 24, 0.05, 1)
+    canvas[...] = (low + gray * (high - low)) * field_of_view
 
 
 def _aerial(canvas: Field, axis: Field) -> None:
-    """From far above: flat light, little contrast, earth colors."""
+    """Seen from far above: flat light, low contrast, earth colors."""
     gray = canvas.mean(axis=1, keepdims=True)
     earth = np.array((1.0, 0.98, 0.8), dtype=np.float32).reshape(3, 1, 1)
     canvas[...] = 0.35 * canvas + (0.3 * gray + 42) * earth
 
 
-STYLES = {"scope": _microscope, "aerial": _aerial}
+STYLES = {"microscope": _microscope, "aerial": _aerial}

@@ -1,4 +1,4 @@
-"""The image world as a dataset: images by number, and everything that is true about each of them."""
+"""Synthetic scenes as a dataset: images by index, with their ground truth."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,7 +21,7 @@ SMALLEST, LARGEST = 16, 512  # pixels of the side
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One image and what is true about it; objects from back to front.
+    """One image with its ground truth; objects from back to front.
 
     >>> scene = sl.dataset("scenes/count", split="test", num=8).scene(2)
     >>> len(scene.masks), scene.boxes.shape, sorted(scene.factors)[:3]
@@ -30,15 +30,15 @@ class Scene:
 
     pixels: Pixels  # (h, w, 3)
     label: int
-    masks: NDArray[np.bool_]  # (k, h, w), what can be seen of each object
-    boxes: NDArray[np.int64]  # (k, 4): left, upper, right, lower of what can be seen; all zero if nothing can
-    visible: NDArray[np.float64]  # (k,), share of each object that is not hidden by others
-    target: int  # the object that the label is about, -1 where it is about the whole
+    masks: NDArray[np.bool_]  # (k, h, w), visible part of each object
+    boxes: NDArray[np.int64]  # (k, 4): left, upper, right, lower of the visible part; all zero if there is none
+    visible: NDArray[np.float64]  # (k,), fraction of each object that is not occluded
+    target: int  # the object that the label describes, -1 if it describes the whole scene
     factors: dict[str, Any]  # name -> (k, ...): shape, texture, x, y, radius, angle, colors, identity ...
 
 
 class Scenes(Dataset):
-    """Scenes of one task: unlimited, deterministic by (seed, index), any size from 16 to 512 px, nothing to download.
+    """Scenes of one task: any number, deterministic by (seed, index), 16 to 512 pixels, nothing to download.
 
     Train, val and test never share a scene. A scene is the same at every size.
 
@@ -49,20 +49,20 @@ class Scenes(Dataset):
 
     def __init__(self, task: str, *, split: str = "train", num: int = 10_000, size: int = 32, seed: int = 0):
         if task not in TASKS:
-            raise ValueError(f"There is no scenes/{task}; there is {', '.join('scenes/' + t for t in TASKS)}.")
+            raise ValueError(f"There is no scenes/{task}; the tasks are {', '.join('scenes/' + t for t in TASKS)}.")
         if split not in SPLITS:
-            raise ValueError(f"scenes/{task} has the splits train, val and test, not {split}.")
+            raise ValueError(f"scenes/{task} has the splits {', '.join(SPLITS)}; got {split}.")
         if not SMALLEST <= size <= LARGEST:
-            raise ValueError(f"Scenes are drawn at {SMALLEST} to {LARGEST} pixels, not {size}.")
+            raise ValueError(f"size={size}: scenes are drawn at {SMALLEST} to {LARGEST} pixels.")
         if num < 1:
-            raise ValueError(f"A dataset has at least one scene, not {num}.")
+            raise ValueError(f"num={num}: expected at least one scene.")
         self.task, self.split_name, self.size, self.seed = task, split, size, seed
         self.name = f"scenes/{task}"
         self.labels: Ints = TASKS[task].labels(num)
         self.classes = TASKS[task].classes or tuple(f"individual {i}" for i in range(int(self.labels[-1]) + 1))
 
     def parameters(self, indices: Ints) -> SceneParameters:
-        """What is in these scenes."""
+        """The parameters of these scenes."""
         return TASKS[self.task].compose(
             Draws(hash_key(self.seed, self.task, self.split_name), indices), self.labels[indices]
         )
@@ -100,17 +100,17 @@ class Scenes(Dataset):
 
 
 def _masks(patches: list[Patch], size: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """What can be seen of each object: its own pixels less those of all that lie before it."""
+    """The visible pixels of each object, and the visible fraction: later objects occlude earlier ones."""
     whole = np.zeros((len(patches), size, size), dtype=np.bool_)
     for mask, p in zip(whole, patches):
         side = p.cover.shape[0]
         mask[p.upper : p.upper + side, p.left : p.left + side] = p.cover >= 0.5
-    seen = whole.copy()
+    visible = whole.copy()
     covered = np.zeros((size, size), dtype=np.bool_)
     for i in reversed(range(len(patches))):
-        seen[i] &= ~covered
+        visible[i] &= ~covered
         covered |= whole[i]
-    return seen, seen.sum((1, 2)) / np.maximum(whole.sum((1, 2)), 1)
+    return visible, visible.sum((1, 2)) / np.maximum(whole.sum((1, 2)), 1)
 
 
 def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
