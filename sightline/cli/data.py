@@ -4,7 +4,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,8 +11,8 @@ import numpy as np
 
 import sightline as sl
 from sightline.cli.shell import cli, show
-from sightline.data.named.store import data_folder, is_here
-from sightline.data.named.table import KNOWN
+from sightline.data.named.store import data_folder, is_prepared
+from sightline.data.named.table import NAMED_DATASETS
 from sightline.data.scenes.tasks import TASKS
 
 SHOWN = 20  # findings of one kind in the table; --json has them all
@@ -38,14 +37,14 @@ def list_(as_json: bool) -> None:
     """Datasets that are known by name, and whether they are here."""
     rows = [
         {
-            "name": known.name,
-            "classes": known.count,
-            "images": sum(known.splits.values()),
-            "splits": ", ".join(known.splits),
-            "here": is_here(known.name),
-            "about": known.about,
+            "name": entry.name,
+            "classes": entry.num_classes,
+            "images": sum(entry.splits.values()),
+            "splits": ", ".join(entry.splits),
+            "here": is_prepared(entry.name),
+            "about": entry.description,
         }
-        for known in KNOWN.values()
+        for entry in NAMED_DATASETS.values()
     ]
     rows += [
         {
@@ -138,25 +137,14 @@ def check(where: str, split: str | None, against: str | None, sheet: str | None,
 def _two(where: str, split: str | None, against: str | None) -> tuple[sl.Dataset, sl.Dataset | None]:
     """The dataset, and what it must not overlap with: what was named, or else its own test or val split."""
     if split is None and against is None:
-        splits = _splits(where)
+        splits = sl.data.available_splits(where)
         if "train" in splits and len(splits) > 1:
             other = next(s for s in ("test", "val", *splits) if s in splits and s != "train")
             return sl.dataset(where, split="train"), sl.dataset(where, split=other)
     d = sl.dataset(where, split=split)
     if against is None:
         return d, None
-    return d, sl.dataset(where, split=against) if against in _splits(where) else sl.dataset(against)
-
-
-def _splits(where: str) -> tuple[str, ...]:
-    if where in KNOWN:
-        return tuple(KNOWN[where].splits)
-    if where.startswith("scenes/"):
-        return ("train", "val", "test")
-    here = Path(where)
-    return tuple(
-        s for s in ("train", "val", "test") if (here / s).is_dir() and any(p.is_dir() for p in (here / s).iterdir())
-    )
+    return d, sl.dataset(where, split=against) if against in sl.data.available_splits(where) else sl.dataset(against)
 
 
 @data_verb

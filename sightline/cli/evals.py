@@ -6,7 +6,6 @@ import click
 import numpy as np
 
 import sightline as sl
-from sightline.cli.data import _splits
 from sightline.cli.model import open_model
 from sightline.cli.shell import cli, show, verb
 from sightline.evals.probing.probes import PROBES, probe_named
@@ -40,7 +39,7 @@ def data_of(where: str, split: str | None, model: Any, num: int | None = None) -
 
 def held_out(where: str) -> str | None:
     """The split to measure on where none is named."""
-    there = _splits(where)
+    there = sl.data.available_splits(where)
     return next((s for s in ("test", "val") if s in there), None)
 
 

@@ -13,7 +13,7 @@ import sightline as sl
 from sightline.cli.evals import batch_option
 from sightline.cli.model import open_model
 from sightline.cli.shell import show, verb
-from sightline.data.errors import shown
+from sightline.data.errors import printable
 
 ASSUMED = "note: the model does not name its 1,000 classes; these are the names of ImageNet-1k, which is an assumption."
 
@@ -81,7 +81,7 @@ def table_of_values(said: sl.evals.Predictions) -> str:
     writer.writerow(("image", "rank", "index", "name", "probability"))
     for one in said:
         best = zip(one.indices, one.names, one.probabilities)
-        writer.writerows((shown(one.image), rank, i, name, f"{p:.6g}") for rank, (i, name, p) in enumerate(best, 1))
+        writer.writerows((printable(one.image), rank, i, name, f"{p:.6g}") for rank, (i, name, p) in enumerate(best, 1))
     return text.getvalue()
 
 
@@ -89,7 +89,7 @@ def rows(said: sl.evals.Predictions, folder: str) -> list[dict[str, str]]:
     """A line for each named class; the image stands on the first of its lines."""
     return [
         {
-            "image": shown(os.path.relpath(one.image, folder) if folder else one.image) if rank == 0 else "",
+            "image": printable(os.path.relpath(one.image, folder) if folder else one.image) if rank == 0 else "",
             "class": name,
             "probability": f"{100 * p:9.1f} %",
         }
@@ -108,4 +108,4 @@ def common_folder(images: tuple[str, ...]) -> str:
 
 def title(said: sl.evals.Predictions, folder: str) -> str:
     count = f"{len(said):,} image{'' if len(said) == 1 else 's'}"
-    return f"{count} in {shown(folder)}" if folder else count
+    return f"{count} in {printable(folder)}" if folder else count

@@ -14,7 +14,6 @@ import click
 import torch
 
 import sightline as sl
-from sightline.cli.data import _splits
 from sightline.cli.shell import cli, show, verb
 from sightline.training.parallel import device_here
 from sightline.training.recipe import changed
@@ -132,7 +131,7 @@ def place(device: str | None) -> torch.device:
 
 def parts(where: str, val: str | None, *, num: int | None, fraction: float | None, size: int | None) -> Any:
     """Training, validation and test data. Without a val split, a part of the training data is kept back."""
-    splits, settings = _splits(where), {}
+    splits, settings = sl.data.available_splits(where), {}
     if where.startswith("scenes/"):
         settings = {"num": num or 10_000, "size": size or 32}
     elif num is not None:

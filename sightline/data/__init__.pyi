@@ -1,9 +1,6 @@
 from .arrays import Arrays as Arrays
 from .augment.augment import Augment as Augment
 from .batches import Batches as Batches
-from .checks import CheckReport as CheckReport
-from .checks import Finding as Finding
-from .checks import check as check
 from .datasets import Dataset as Dataset
 from .errors import BadImage as BadImage
 from .errors import TooManyBad as TooManyBad
@@ -15,10 +12,14 @@ from .named.store import get_dataset as get_dataset
 from .named.suites import SuiteTask as SuiteTask
 from .named.suites import suite as suite
 from .opening import open_images as open_images
+from .quality.checks import CheckReport as CheckReport
+from .quality.checks import Finding as Finding
+from .quality.checks import check as check
+from .quality.sheet import contact_sheet as contact_sheet
 from .scenes.scenes import Scene as Scene
 from .scenes.scenes import Scenes as Scenes
 from .shards.read import Shards as Shards
 from .shards.write import ShardSummary as ShardSummary
 from .shards.write import shard as shard
-from .sheet import contact_sheet as contact_sheet
+from .source import available_splits as available_splits
 from .source import dataset as dataset

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Draws, word
+from sightline.data.draws import Draws, hash_key
 from sightline.evals.extraction import extract
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.inputs import (
@@ -188,7 +188,7 @@ def shot_rows(labels: NDArray[np.int64], shots: Shot, *, seed: int) -> NDArray[n
     """The first so many of each class in a random order of it: nested for a seed, and as `Dataset.few_shot` draws."""
     if shots == "all":
         return np.arange(len(labels))
-    chance = Draws(word(seed, "class order"), np.arange(len(labels))).uniform("rank")
+    chance = Draws(hash_key(seed, "class order"), np.arange(len(labels))).uniform("rank")
     order = np.lexsort((chance, labels))
     starts = np.searchsorted(labels[order], labels[order])
     return np.sort(order[np.arange(len(labels)) - starts < shots])

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from sightline.adoption.recognition import adopt
 from sightline.data.datasets import Dataset
-from sightline.data.errors import BadImage, shown
-from sightline.data.imagenet import imagenet_classes
+from sightline.data.errors import BadImage, printable
+from sightline.data.named.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
 from sightline.observe.model import evaluation_mode, place
@@ -224,7 +224,7 @@ def _logits(model: Any, images: Tensor, names: Sequence[str]) -> NDArray[np.floa
     broken = next((name for name, row in zip(names, logits) if not np.isfinite(row).all()), None)
     if broken is not None:
         raise ValueError(
-            f"The model's output for {shown(broken)} holds NaN or infinite values: its weights are broken."
+            f"The model's output for {printable(broken)} holds NaN or infinite values: its weights are broken."
         )
     return logits
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import shuffled, word
+from sightline.data.draws import hash_key, permute
 from sightline.data.images import normalize, read_bytes
 from sightline.data.opening import model_batch
 from sightline.observe.model import ObservedModel
@@ -103,7 +103,7 @@ class ImageSource:
         if len(d) == 0:
             raise ValueError(f"{d.name} is empty: there are no images to look at.")
         if self.shuffle or (self.n is not None and self.n < len(d)):
-            d = d.sample(min(self.n or len(d), len(d)), seed=word(self.seed, "look", repeat) >> 1)
+            d = d.sample(min(self.n or len(d), len(d)), seed=hash_key(self.seed, "look", repeat) >> 1)
         specs = [s.image for s in observed]
         each = {spec: d.batches(spec, batch=self.batch, device=None) for spec in specs}
         for made in zip(*each.values()):
@@ -119,11 +119,11 @@ class ImageSource:
 
     def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
         """Single images with labels or None, in the order of this pass."""
-        data, key = self.data, word(self.seed, "look", repeat)
+        data, key = self.data, hash_key(self.seed, "look", repeat)
         if isinstance(data, Tensor | np.ndarray) or (isinstance(data, Sequence) and _single(data)):
             total = len(data)
             mixed = self.shuffle or (self.n is not None and self.n < total)
-            order = shuffled(total, key, np.arange(total)) if mixed else np.arange(total)
+            order = permute(total, key, np.arange(total)) if mixed else np.arange(total)
             return (_pair(data[int(i)]) for i in order[: self.n])
         if repeat and self.one_way:
             raise ValueError("This iterator can be gone through only once: give a list or a Dataset for repeats.")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.data.draws import Draws, word
+from sightline.data.draws import Draws, hash_key
 from sightline.models.checks import Pair, pair
 from sightline.models.construct import Model, resize
 from sightline.training import checkpoint, optim, parallel
@@ -88,8 +88,8 @@ class TrainState:
         for start in range(0, share, few):
             part = slice(start, start + few)
             weight = len(images[part]) / share
-            torch.manual_seed(word(self.recipe.seed, step, "noise", int(rows[start])) % 2**63)  # dropout, layer drop
-            draws = Draws(word(self.recipe.seed, step, "task"), rows[part])
+            torch.manual_seed(hash_key(self.recipe.seed, step, "noise", int(rows[start])) % 2**63)  # dropout, drop path
+            draws = Draws(hash_key(self.recipe.seed, step, "task"), rows[part])
             with parallel.together(self.called, last=start + few >= share):
                 with self.precision():
                     loss = self.called(images[part], labels[part], draws)
@@ -108,7 +108,7 @@ class TrainState:
     def forward(self, images: Tensor, labels: Tensor, *, step: int) -> Tensor:
         """The loss of one pass in this process, whatever the others do."""
         with self.precision():
-            return self.task(images, labels, Draws(word(self.recipe.seed, step, "task"), np.arange(len(images))))
+            return self.task(images, labels, Draws(hash_key(self.recipe.seed, step, "task"), np.arange(len(images))))
 
     def precision(self) -> Any:
         """Autocast where the recipe says bfloat16."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Draws, word
+from sightline.data.draws import Draws, hash_key
 from sightline.training.tasks import Classify, classification_loss
 from sightline.training.train_state import TrainState
 
@@ -20,7 +20,7 @@ def validate(state: TrainState, val: Dataset, *, workers: int = 0) -> dict[str, 
     with state.averaged() as model, torch.inference_mode(not world.sharded), state.precision():
         batches = val.batches(model.image, batch=batch, workers=workers, **place)
         for number, (images, labels) in enumerate(batches):
-            rows = torch.as_tensor(batches.rows(number)[0])
+            rows = torch.as_tensor(batches.indices(number)[0])
             sums += _sums(state, images, labels, rows)
     loss, right, count = world.sum(sums.tolist())
     found = {"val/loss": loss / count}
@@ -34,7 +34,7 @@ def _sums(state: TrainState, images: Tensor, labels: Tensor, rows: Tensor) -> Te
     """Summed loss, right answers, and images."""
     n = len(images)
     if not isinstance(state.task, Classify):
-        draws = Draws(word(state.recipe.seed, "val"), rows.numpy())
+        draws = Draws(hash_key(state.recipe.seed, "val"), rows.numpy())
         loss = state.task(images, labels, draws) if n or state.world.sharded else torch.zeros(())
         return torch.tensor([float(loss) * n if n else 0.0, 0.0, n], dtype=torch.float64)
     logits = state.model(images).float()

@@ -9,7 +9,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline import progress as bar
-from sightline.data.named.hub import Hub
+from sightline.data.named.hub import HubDataset
 
 
 class Table(list):
@@ -30,7 +30,7 @@ def test_a_hub_table_is_a_dataset(tmp_path):
         {"bytes": None, "path": str(tmp_path / "p.png")},
         Image.new("L", (5, 4)),
     ]
-    d = Hub(
+    d = HubDataset(
         Table({"image": image, "label": i % 2} for i, image in enumerate(rows)),
         image="image",
         label="label",
@@ -43,9 +43,28 @@ def test_a_hub_table_is_a_dataset(tmp_path):
 def test_progress_speaks_only_of_what_takes_long(capsys, monkeypatch):
     assert list(bar.progress(range(5), "quick")) == list(range(5))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(bar, "SILENCE", -1.0)
+    monkeypatch.setattr(bar, "LOG_EVERY", -1.0)
     assert list(bar.progress(range(3), "slow")) == [0, 1, 2]
     assert "slow: 0 of 3" in capsys.readouterr().err
+
+
+def test_a_transfer_shows_its_bytes_on_a_terminal_only(capsys):
+    with bar.byte_progress("file", total=10) as advance:
+        advance(5)
+    with bar.status("waiting"):
+        pass
+    assert capsys.readouterr().out == ""
+
+
+def test_splits_of_names_and_folders(tmp_path, monkeypatch):
+    for path in ("train/cat", "test/cat", "val"):
+        (tmp_path / "mine" / path).mkdir(parents=True)
+    assert sl.data.available_splits(tmp_path / "mine") == ("train", "test"), "an empty val has no classes"
+    assert sl.data.available_splits("cifar10") == ("train", "test")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cifar10" / "val" / "cat").mkdir(parents=True)
+    assert sl.data.available_splits("cifar10") == ("val",), "a folder of that name comes first, as when it is opened"
+    assert sl.data.available_splits("nowhere.csv") == ()
 
 
 class Endless(sl.Dataset):

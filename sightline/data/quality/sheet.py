@@ -1,19 +1,21 @@
-"""A contact sheet: images of a dataset, class by class, with their names."""
+"""A contact sheet: a few images of every class, with the class names."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from sightline.data.datasets import Dataset
-from sightline.data.errors import BadImage
+from sightline.data.errors import BadImage, printable
 from sightline.data.images import decode
+from sightline.spec import atomic
 
 INK, PAPER, GAP, LINE = (40, 40, 40), (250, 250, 248), 4, 14
 
 
 def contact_sheet(dataset: Dataset, *, columns: int = 10, rows: int = 10, cell: int = 96, seed: int = 0) -> Image.Image:
-    """Some images of every class (of the first ones, if there are many), a class to a row, bad ones crossed out.
+    """A few images of each of the first `rows` classes, one class per row; unreadable images are crossed out.
 
     >>> sl.data.contact_sheet(sl.dataset("scenes/shape", num=100), columns=4, rows=3, cell=48).size
     (212, 202)
@@ -27,8 +29,18 @@ def contact_sheet(dataset: Dataset, *, columns: int = 10, rows: int = 10, cell: 
         draw.text((GAP, top), _ascii(name), fill=INK)
         for column, index in enumerate(members):
             left = GAP + column * (cell + GAP)
-            sheet.paste(_small(dataset, int(index), cell), (left, top + LINE))
+            sheet.paste(_tile(dataset, int(index), cell), (left, top + LINE))
     return sheet
+
+
+def save_sheet(sheet: Image.Image, path: str | Path) -> None:
+    """Write a contact sheet; the extension of the file decides its format."""
+    path = Path(path)
+    Image.init()
+    if path.suffix.lower() not in Image.EXTENSION:
+        raise ValueError(f"A contact sheet is a .png or .jpg file; got {printable(path)}.")
+    with atomic(path) as partial:
+        sheet.save(partial, format=Image.EXTENSION[path.suffix.lower()])
 
 
 def _groups(dataset: Dataset, columns: int, rows: int, seed: int) -> list[tuple[str, list[int]]]:
@@ -36,16 +48,16 @@ def _groups(dataset: Dataset, columns: int, rows: int, seed: int) -> list[tuple[
         chosen = dataset.sample(min(len(dataset), columns * rows), seed=seed).origins()[1]
         pieces = np.array_split(chosen, math.ceil(len(chosen) / columns))
         return [("", [int(i) for i in piece]) for piece in pieces]
-    ranks = dataset._ranks(seed)
-    found = []
+    ranks = dataset.ranks_within_class(seed)
+    groups = []
     for label, name in list(enumerate(dataset.classes))[:rows]:
         members = np.flatnonzero(dataset.labels == label)
         members = members[np.argsort(ranks[members])][:columns]
-        found.append((name, [int(i) for i in members]))
-    return found
+        groups.append((name, [int(i) for i in members]))
+    return groups
 
 
-def _small(dataset: Dataset, index: int, cell: int) -> Image.Image:
+def _tile(dataset: Dataset, index: int, cell: int) -> Image.Image:
     tile = Image.new("RGB", (cell, cell), (228, 228, 226))
     try:
         image = decode(dataset.image(index))
@@ -62,5 +74,5 @@ def _small(dataset: Dataset, index: int, cell: int) -> Image.Image:
 
 
 def _ascii(text: str) -> str:
-    """Pillow's built-in letters know no others."""
+    """Pillow's built-in font has no other characters."""
     return text.encode("ascii", "replace").decode()

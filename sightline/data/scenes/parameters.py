@@ -1,4 +1,4 @@
-"""What is in a scene, as numbers: objects by slot from back to front, a background, the light. No pixels here."""
+"""The parameters of scenes: objects from back to front, the background, the light. No pixels."""
 
 from dataclasses import dataclass, fields
 
@@ -10,13 +10,13 @@ from sightline.data.scenes.shapes import SHAPES
 from sightline.data.scenes.textures import TEXTURES
 
 Floats = NDArray[np.float64]
-WAVES = 10  # plane waves that a background is made of
+WAVES = 10  # plane waves of a background
 
 
 @dataclass(kw_only=True)
 class Objects:
-    """The objects of n scenes in k slots; a later slot lies in front of an earlier one. Positions and radii are shares
-    of the image's side, angles in radians (clockwise on the screen), colors 0..255."""
+    """The objects of n scenes in k slots; later slots are in front of earlier ones. Positions and radii are fractions
+    of the side of the image, angles are in radians (clockwise), colors 0..255."""
 
     present: NDArray[np.bool_]  # (n, k), as all below
     shape: Ints
@@ -29,32 +29,34 @@ class Objects:
     phase: Floats  # (n, k, 2), periods
     first: Floats  # (n, k, 3)
     second: Floats  # (n, k, 3)
-    haze: Floats  # share of the sky's color laid over it, 0..1
+    haze: Floats  # opacity of the haze in front of it, 0..1
     identity: Ints
 
     def take(self, rows: Ints | slice) -> "Objects":
-        """Some of the scenes."""
+        """A subset of the scenes."""
         return Objects(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 @dataclass(kw_only=True)
-class World:
-    """n scenes. `target` is the slot that the label is about (-1: the scene as a whole)."""
+class SceneParameters:
+    """n scenes. `target` is the slot that the label describes (-1: the whole scene)."""
 
     objects: Objects
     target: Ints  # (n,)
-    colors: Floats  # (n, 3, 3), the background's
+    colors: Floats  # (n, 3, 3), of the background
     waves: Floats  # (n, WAVES, 4): amplitude, cycles along x, cycles along y, phase
-    sharpness: Floats  # (n,), from clouds to hard-edged patches
-    horizon: Floats  # (n,), 0 = none, else the share of the height that is sky
-    light: Floats  # (n, 2), where brightness rises to
+    sharpness: Floats  # (n,), of the background: clouds to hard-edged patches
+    horizon: Floats  # (n,), fraction of the height that is sky; 0: none
+    light: Floats  # (n, 2), gradient of the brightness
     grain: Floats  # (n, 4): amplitude, offsets and sign of the noise
-    style: str = "plain"  # "plain" | "scope" (a stained slide) | "aerial" (seen from above)
+    style: str = "plain"  # "plain" | "microscope" (a stained slide) | "aerial" (seen from above)
 
     def take(self, rows: Ints | slice) -> "World":
-        """Some of the scenes."""
-        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("objects", "style")}
-        return World(objects=self.objects.take(rows), style=self.style, **{k: v[rows] for k, v in held.items()})
+        """A subset of the scenes."""
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("objects", "style")}
+        return SceneParameters(
+            objects=self.objects.take(rows), style=self.style, **{k: v[rows] for k, v in arrays.items()}
+        )
 
 
 def rgb(hue: Floats, saturation: Floats, value: Floats) -> Floats:
@@ -64,13 +66,13 @@ def rgb(hue: Floats, saturation: Floats, value: Floats) -> Floats:
 
 
 def random_objects(draws: Draws, slots: int, prefix: str = "") -> Objects:
-    """Objects with every factor drawn; a task then sets what its label is about, and where things are."""
+    """Objects with all factors drawn at random; a task then sets those that its label describes."""
 
     def u(name: str, low: Number = 0.0, high: Number = 1.0) -> Floats:
         return low + (high - low) * draws.many(prefix + name, slots)
 
     hue, value = u("hue"), u("value", 0.0, 1.0)
-    bright = value < 0.5  # the two colors of a texture always differ in brightness, whichever is the brighter
+    bright = value < 0.5  # the two colors of a texture always differ in brightness
     first = rgb(hue, u("saturation", 0.2, 0.8), np.where(bright, u("light", 0.75, 1.0), u("dark", 0.2, 0.5)))
     turn = hue + u("second hue", 0.15, 0.85)
     second = rgb(
@@ -93,13 +95,13 @@ def random_objects(draws: Draws, slots: int, prefix: str = "") -> Objects:
     )
 
 
-def random_world(draws: Draws, objects: Objects, target: int) -> World:
-    """A background, a light and a grain for these objects."""
+def random_parameters(draws: Draws, objects: Objects, target: int) -> SceneParameters:
+    """Scenes of these objects with a random background, light and grain."""
     n = len(draws.items)
     hue = draws.many("ground hue", 3) * 0.35 + draws.many("ground base", 1)
     value = 0.25 + 0.65 * draws.many("ground value", 3)
     angle = draws.uniform("light", 0, 2 * np.pi)
-    return World(
+    return SceneParameters(
         objects=objects,
         target=np.full(n, target, dtype=np.int64),
         colors=rgb(hue % 1, 0.08 + 0.37 * draws.many("ground saturation", 3), value),
@@ -112,7 +114,7 @@ def random_world(draws: Draws, objects: Objects, target: int) -> World:
 
 
 def _waves(draws: Draws) -> Floats:
-    """Clouds are many waves with large ones strongest; stripes and lattices are one or two. A draw decides."""
+    """Clouds (many waves, the longest strongest), or a regular pattern (stripes or a lattice: one or two waves)."""
     length, turn = draws.many("wave length", WAVES), draws.many("wave angle", WAVES) * 2 * np.pi
     cycles = np.exp(np.log(0.7) + (np.log(9.0) - np.log(0.7)) * length)
     few = draws.uniform("pattern") < 0.35  # a regular pattern: one wave, or two at a right angle
