@@ -80,8 +80,8 @@ def attention_distance(
 ) -> AttentionDistance:
     """Mean distance, entropy and prefix mass of every head, averaged over the patches and then over the images.
 
-    The ViT paper takes 128 images, Raghu et al. 5,000. The fused attention of
-    any library is tapped without changing the model; `how["proof"]` says how many attentions were seen and how exactly.
+    The ViT paper takes 128 images, Raghu et al. 5,000. The attention of a model of another library is seen without
+    changing the model; `how["proof"]` says how many attentions were seen and how exactly.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> far = sl.attention_distance(model, sl.dataset("scenes/shape", num=8, size=32))
@@ -91,7 +91,7 @@ def attention_distance(
     s = observe(model)
     sums = HeadSums(s)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
-    with evaluation_mode(s), attention_probs(s, sums.keep, piece=CHUNK) as taps:
+    with evaluation_mode(s), attention_probs(s, sums.keep) as taps:
         for made in images.batches([s], what="attention distance"):
             s.model(made.images[0])
             sums.images += len(made)

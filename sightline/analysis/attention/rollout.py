@@ -131,7 +131,7 @@ def rollout_of(
     """Rollout of one batch, and the proof of the tap. Layers and gradients are paired by block, not by order."""
     found: dict[int, Tensor] = {}
     keep = found.__setitem__ if gradient else _average(found)
-    with attention_probs(s, keep, through=gradient) as taps:
+    with attention_probs(s, keep) as taps:
         logits = s.model(images.requires_grad_(gradient))
     layers = [found[i] for i in sorted(found)]
     if not gradient:
