@@ -21,4 +21,5 @@ from .shards.read import Shards as Shards
 from .shards.write import ShardSummary as ShardSummary
 from .shards.write import shard as shard
 from .sheet import contact_sheet as contact_sheet
+from .source import available_splits as available_splits
 from .source import dataset as dataset

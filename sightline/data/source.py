@@ -43,6 +43,22 @@ def dataset(name: str | Path, split: str | None = None, **settings: Any) -> Data
     raise ValueError(f"{shown(text)} is neither a dataset that is known by name nor a folder or file.")
 
 
+def available_splits(name: str | Path) -> tuple[str, ...]:
+    """The splits of a dataset by name or of a folder with train, val or test in it; empty for everything else.
+
+    >>> sl.data.available_splits("cifar10"), sl.data.available_splits("scenes/objects")
+    (('train', 'test'), ('train', 'val', 'test'))
+    """
+    text = os.fspath(name)
+    splits = ("train", "val", "test")
+    if text.startswith("scenes/") and not os.path.exists(text):
+        return splits
+    if text in KNOWN and not os.path.isdir(text):
+        return tuple(KNOWN[text].splits)
+    folders = [Path(text) / split for split in splits]
+    return tuple(f.name for f in folders if f.is_dir() and any(p.is_dir() for p in f.iterdir()))
+
+
 def _has_shards(folder: str, split: str | None) -> bool:
     places = [folder, os.path.join(folder, split)] if split else [folder]
     return any(name.endswith(".tar") for p in places if os.path.isdir(p) for name in os.listdir(p))

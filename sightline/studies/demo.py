@@ -19,9 +19,9 @@ from sightline.models.construct import Model, build
 from sightline.models.costs import cost
 from sightline.observe.model import observe
 from sightline.spec import Result
-from sightline.training.recipes.laptop import laptop_bit, laptop_vit
 from sightline.training.loop import fit
 from sightline.training.recipe import Recipe
+from sightline.training.recipes.laptop import laptop_bit, laptop_vit
 from sightline.training.run.folder import Run
 from sightline.weights.loading import load
 

@@ -13,7 +13,15 @@ from .recipe import Recipe as Recipe
 from .recipes.hyperrule import bit_hyperrule as bit_hyperrule
 from .recipes.hyperrule import bit_hyperrule_lr as bit_hyperrule_lr
 from .recipes.hyperrule import bit_hyperrule_sizes as bit_hyperrule_sizes
+from .rehearsal import ResumeProof as ResumeProof
+from .rehearsal import SmokeReport as SmokeReport
+from .rehearsal import prove_resume as prove_resume
+from .rehearsal import smoke_run as smoke_run
 from .run.curves import Curves as Curves
 from .run.folder import Run as Run
+from .run.listing import RunSummary as RunSummary
+from .run.listing import list_runs as list_runs
 from .settings import apply_settings as apply_settings
+from .splits import DataSplit as DataSplit
+from .splits import split_data as split_data
 from .validation import evaluate_run as evaluate_run

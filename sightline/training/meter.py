@@ -93,7 +93,7 @@ class ProgressPrinter:
             return
         short = "  ".join(f"{k} {float(v):.4g}" for k, v in row.items() if k in SHOWN or ("/" in k and k not in HIDDEN))
         if self.bar.visible:
-            self.bar.update(what=short[:90])
+            self.bar.update(label=short[:90])
         elif any(k.startswith("val/") for k in row) or time.monotonic() - self.printed > SECONDS:
             self.printed = time.monotonic()
             self.print(f"step {step:,} of {self.total:,}  {short}")

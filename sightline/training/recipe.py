@@ -3,7 +3,7 @@
 import math
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from sightline.data.augment.augment import Augment
@@ -142,6 +142,18 @@ class Recipe:
 
     def warmup_steps(self, images: int) -> int:
         return round(self.warmup * self.total_steps(images)) if 0 < self.warmup < 1 else int(self.warmup)
+
+    def limit_batch(self, images: int, *, processes: int = 1) -> "Recipe":
+        """A copy whose batch has at most this many images, split evenly over the processes.
+
+        A larger batch would contain the same images several times; `repeat=True` allows that on purpose.
+
+        >>> sl.Recipe(lr=1e-3, batch=512, steps=10).limit_batch(160).batch
+        160
+        """
+        unit = 2 * processes if processes > 1 and self.augment.mixes else processes  # mixed pairs share a process
+        batch = images // unit * unit
+        return replace(self, batch=batch) if 0 < batch < self.batch else self
 
     def change(self, settings: Iterable[str]) -> "Recipe":
         """A copy with `name=value` settings, as `--set` takes them; `augment.mixup=0.2` sets a nested field.

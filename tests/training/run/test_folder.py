@@ -95,7 +95,7 @@ def test_numbers_that_are_none_are_words_in_the_log(run, tmp_path):
 
 def test_log_is_cut_where_the_state_stands(run, tmp_path):
     other = copied(run, tmp_path / "cut", (run.path / "log.jsonl").read_text(), '{"step": 7, "train/')
-    other.cut(4)
+    other.truncate_log(4)
     assert other.rows() == run.rows()[:4]
     assert (other.path / "log.jsonl").read_text().count("\n") == 4
 
@@ -183,7 +183,7 @@ def test_other_data_is_another_run(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    holder = "import sys, sightline as sl\nwith sl.Run(sys.argv[1]).held():\n    print('held', flush=True)\n    input()"
+    holder = "import sys, sightline as sl\nwith sl.Run(sys.argv[1]).lock():\n    print('held', flush=True)\n    input()"
     other = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path)], stdin=-1, stdout=-1, text=True)
     try:
         assert other.stdout.readline() == "held\n"
