@@ -154,7 +154,7 @@ def test_nothing_left_to_train(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [("small", "similar"), ("large", "similar"), ("small", "different")])
-def test_strategies_move_what_learns_at_a_tenth_and_nothing_else(kind, tmp_path):  # E25, R11
+def test_strategies_move_what_learns_at_a_tenth_and_nothing_else(kind, tmp_path):
     train, _ = data()
     settings = sl.training.transfer(*kind, recipe=recipe(steps=2, weight_decay=0.1, ema=0.5), model=model())
     before, m = model(), model()

@@ -168,7 +168,7 @@ def rewritten(folder, change=dict, **facts):
 def test_a_state_that_says_nonsense_is_refused(facts, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     rewritten(tmp_path / "run", **facts)
-    refused(tmp_path / "run", r"says about itself is damaged\)")
+    refused(tmp_path / "run", r"header of state.safetensors is damaged\)")
 
 
 def test_a_state_of_other_sizes_or_shapes_is_refused(stopped, tmp_path):
