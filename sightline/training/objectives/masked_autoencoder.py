@@ -1,4 +1,4 @@
-"""Masked autoencoders (He et al. 2021)."""
+"""Masked autoencoders (MAE)."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Masked patch prediction (Dosovitskiy et al. 2020, B.1.2)."""
+"""Masked patch prediction (ViT paper, appendix B.1.2)."""
 
 from dataclasses import dataclass
 from typing import Literal

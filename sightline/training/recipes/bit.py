@@ -1,4 +1,4 @@
-"""Pre-training of BiT (Kolesnikov et al. 2019)."""
+"""Pre-training of BiT."""
 
 from sightline.training.recipe import Recipe
 from sightline.training.recipes.upstream import I1K, I21K, JFT, SEVERAL_LABELS

@@ -1,4 +1,4 @@
-"""The BiT-HyperRule (Kolesnikov et al. 2019, section 3.3): settings from the size of the data and of its images."""
+"""The BiT-HyperRule (BiT paper, section 3.3): settings from the number of images and their size."""
 
 from typing import Literal
 
