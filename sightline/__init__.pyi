@@ -49,7 +49,7 @@ from .studies.claims import verdicts as verdicts
 from .training import recipes as recipes
 from .training.loop import fit as fit
 from .training.recipe import Recipe as Recipe
-from .training.run import Run as Run
+from .training.run.folder import Run as Run
 from .views.draw import draw as draw
 from .views.draw import save_figure as save_figure
 from .weights.loading import load as load

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.spec import Result, from_json
-from sightline.training.run import Run
+from sightline.training.run.folder import Run
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
 MADE = "`sightline look MODEL DATA --out DIR` makes some"

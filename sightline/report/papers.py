@@ -29,7 +29,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result
-from sightline.training.run import Curves
+from sightline.training.run.curves import Curves
 
 
 @dataclass(frozen=True)

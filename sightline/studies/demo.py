@@ -19,10 +19,10 @@ from sightline.models.construct import Model, build
 from sightline.models.costs import cost
 from sightline.observe.identity import identify
 from sightline.spec import Result
-from sightline.training.laptop import laptop_bit, laptop_vit
 from sightline.training.loop import fit
 from sightline.training.recipe import Recipe
-from sightline.training.run import Run
+from sightline.training.recipes.laptop import laptop_bit, laptop_vit
+from sightline.training.run.folder import Run
 from sightline.weights.loading import load
 
 SIZE, HIGH, BATCH = 32, 48, 128

@@ -34,7 +34,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result, atomic
-from sightline.training.run import Curves
+from sightline.training.run.curves import Curves
 from sightline.views import attention, depth, scores, similarity
 from sightline.views.style import COLORS, finite, heat, legend, lines, new_figure, styled
 
