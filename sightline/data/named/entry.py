@@ -1,8 +1,9 @@
 """An entry of the table of named datasets: facts, sources, storage."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sightline.data.datasets import Dataset
 from sightline.data.named.fetch import Package, Remote
@@ -14,8 +15,9 @@ class Storage(Protocol):
     def prepare(self, entry: "NamedDataset", raw: Path, folder: Path) -> bool:
         """Convert the published files in `raw` to what `open` reads from `folder`. False: some of them are missing."""
 
-    def open(self, entry: "NamedDataset", folder: Path, split: str, **options: Any) -> Dataset:
-        """One split of the prepared dataset."""
+    @property
+    def open(self) -> Callable[..., Dataset]:
+        """(entry, folder, split, **options of its own) -> one split of the prepared dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
