@@ -17,7 +17,7 @@ class Storage(Protocol):
 
     @property
     def open(self) -> Callable[..., Dataset]:
-        """`open(entry, folder, split)`: one split of the prepared dataset; some storages take more options."""
+        """(entry, folder, split, **options of its own) -> one split of the prepared dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def _read_lists(path: Path) -> list[list[int]] | None:
         counts = (len(lists), sum(not row for row in lists), sum(len(row) for row in lists))
         valid = all(isinstance(c, int) and 0 <= c < 1000 for row in lists for c in row)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{printable(path)} does not hold the reassessed labels ({error}).") from error
+        raise ValueError(f"{printable(path)} does not contain the reassessed labels ({error}).") from error
     if counts != COUNTS or not valid:
         raise ValueError(f"{printable(path)} has {counts} lists, empty lists and labels; expected {COUNTS}.")
     return lists
