@@ -1,5 +1,7 @@
 """`sightline look` and `sightline compare`: every analysis that applies, one file each, one table."""
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Callable

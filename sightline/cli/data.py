@@ -1,5 +1,7 @@
 """`sightline data`: list, get, info, check, shard."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import sys
@@ -9,26 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 import sightline as sl
-from sightline.cli.shell import cli, show
-from sightline.data.named.store import data_folder, is_here
-from sightline.data.named.table import KNOWN
-from sightline.data.scenes.tasks import TASKS
+from sightline.cli.shell import help_without_verb, json_option, show
 
 SHOWN = 20  # findings of one kind in the table; --json has them all
 
 
-@cli.group()
-def data() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def data(context: click.Context) -> None:
     """Datasets: what there is, fetch, describe, check, shard."""
+    help_without_verb(context)
 
 
 def data_verb(function: Callable[..., Any]) -> click.Command:
     """A command of this group with --json."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
-    return data.command(function.__name__.rstrip("_"))(as_json(function))
+    return data.command(function.__name__.rstrip("_"))(json_option(function))
 
 
 split_option = click.option("--split", default=None, help="Which split, where there are several.")
@@ -37,6 +36,10 @@ split_option = click.option("--split", default=None, help="Which split, where th
 @data_verb
 def list_(as_json: bool) -> None:
     """Datasets that are known by name, and whether they are here."""
+    from sightline.data.named.store import data_folder, is_here
+    from sightline.data.named.table import KNOWN
+    from sightline.data.scenes.tasks import TASKS
+
     rows = [
         {
             "name": known.name,
@@ -74,6 +77,8 @@ def get(name: str, as_json: bool) -> None:
 @split_option
 def info(where: str, split: str | None, as_json: bool) -> None:
     """Describe DATA: a name, a folder, a manifest, arrays or shards."""
+    import numpy as np
+
     d = sl.dataset(where, split=split)
     counts = d.counts()
     sizes = [pixels.shape[:2] for pixels in _some(d)] or [(0, 0)]
@@ -96,7 +101,7 @@ def info(where: str, split: str | None, as_json: bool) -> None:
     show(facts, as_json)
 
 
-def _some(d: sl.Dataset) -> Iterator[np.ndarray]:
+def _some(d: sl.Dataset) -> Iterator[Any]:
     """Up to 64 images; bad ones are for `check` to name."""
     few = d.sample(min(len(d), 64), seed=0)
     for i in range(len(few)):
@@ -150,6 +155,8 @@ def _two(where: str, split: str | None, against: str | None) -> tuple[sl.Dataset
 
 
 def _splits(where: str) -> tuple[str, ...]:
+    from sightline.data.named.table import KNOWN
+
     if where in KNOWN:
         return tuple(KNOWN[where].splits)
     if where.startswith("scenes/"):

@@ -1,5 +1,7 @@
 """`sightline demo`: train, measure and look at every family on built-in data, and one page that comes out."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 from typing import Any

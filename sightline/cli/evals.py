@@ -1,16 +1,16 @@
 """Verbs that measure: fewshot, eval, probe, episodes, vtab."""
 
+from __future__ import annotations
+
+import math
 from typing import Any
 
 import click
-import numpy as np
 
 import sightline as sl
 from sightline.cli.data import _splits
 from sightline.cli.model import open_model
-from sightline.cli.shell import cli, show, verb
-from sightline.evals.probing.probes import PROBES, probe_named
-from sightline.evals.vtab_protocol import beside_references
+from sightline.cli.shell import json_option, show, verb
 
 batch_option = click.option("--batch", default=64, show_default=True, help="Images in a batch.")
 workers_option = click.option("--workers", default=0, show_default=True, help="Processes that decode images.")
@@ -120,10 +120,10 @@ def fewshot(
 
 def none_if_nan(value: Any) -> float | None:
     """JSON has no NaN."""
-    return float(value) if np.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None
 
 
-@cli.command(name="eval")
+@click.command("eval")
 @click.argument("model")
 @click.argument("data")
 @click.option("--split", help="Which split; by default test, or val, or whatever there is.")
@@ -138,7 +138,7 @@ def none_if_nan(value: Any) -> float | None:
 @batch_option
 @workers_option
 @save_option
-@click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
+@json_option
 def evaluate(
     model: str,
     data: str,
@@ -201,7 +201,7 @@ def print_evaluation(result: Any, *, per_class: bool, confused: int, as_json: bo
 @click.argument("model")
 @click.argument("data")
 @click.option("--layers", default="blocks", show_default=True, help="blocks, features, or module paths with commas.")
-@click.option("--probe", "kind", type=click.Choice(PROBES), default="ridge", show_default=True)
+@click.option("--probe", "kind", default="ridge", help="ridge, logistic or knn.", show_default=True)
 @click.option("--shots", type=int, help="Training images per class; all by default.")
 @click.option("--seeds", default=1, show_default=True, help="Draws of the shots.")
 @train_option
@@ -230,6 +230,8 @@ def probe(
     as_json: bool,
 ) -> None:
     """Accuracy of a probe at every layer of MODEL on DATA."""
+    from sightline.evals.probing.probes import probe_named
+
     m = open_model(model, size)
     where = [part.strip() for part in layers.split(",")]
     settings = {"layers": where, "tokens": tokens, "maps": "last", "batch": batch, "workers": workers}
@@ -317,6 +319,8 @@ def vtab(
     as_json: bool,
 ) -> None:
     """MODEL on a suite of tasks with 1,000 training images each; for VTAB-1k beside the paper's table 9."""
+    from sightline.evals.vtab_protocol import beside_references
+
     wanted = [t.strip() for t in tasks.split(",")] if tasks else None
     result = sl.vtab(open_model(model, size), suite, tasks=wanted, root=root, batch=batch, workers=workers)
     saved(result, save)

@@ -1,5 +1,7 @@
 """MODEL on the command line: weights, somebody's own module, or a variant's name."""
 
+from __future__ import annotations
+
 import importlib.util
 from pathlib import Path
 from typing import Any

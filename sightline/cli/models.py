@@ -1,5 +1,7 @@
 """Verbs about models: `models` lists them, `show` tells everything about one."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import click

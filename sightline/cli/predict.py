@@ -1,5 +1,7 @@
 """`sightline predict`: images, named by a trained model."""
 
+from __future__ import annotations
+
 import csv
 import io
 import os

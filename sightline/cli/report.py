@@ -1,5 +1,7 @@
 """`sightline report`: saved results to one page."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import click

@@ -1,5 +1,7 @@
 """Verbs that train: train, tune, runs, recipes."""
 
+from __future__ import annotations
+
 import math
 import os
 import shutil
@@ -11,13 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 import sightline as sl
 from sightline.cli.data import _splits
-from sightline.cli.shell import cli, show, verb
-from sightline.training.parallel import device_here
-from sightline.training.recipe import changed
+from sightline.cli.shell import show, verb
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -46,7 +45,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@cli.command()
+@click.command()
 @click.argument("data")
 @click.option("--model", "name", required=True, help="A model's name, such as vit-micro4 (sightline models).")
 @click.option("--recipe", help="A recipe's name (sightline recipes); by default one for a laptop.")
@@ -58,6 +57,8 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 
     DATA is a folder of folders, a known dataset (sightline data), shards, or scenes/NAME.
     """
+    from sightline.training.recipe import changed
+
     family = "laptop_bit" if name.lower().startswith("bit") else "laptop_vit"
     family = "laptop_masked" if task in ("masked", "mae") else family
     chosen = [*how.pop("settings"), *([f"task={task}"] if task else [])]
@@ -71,7 +72,7 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
     go(data, build, model=name, recipe=recipe or family, settings=chosen, **how)
 
 
-@cli.command()
+@click.command()
 @click.argument("data")
 @click.option("--model", "weights", required=True, help="Weights: a file, a run folder, a name of the zoo.")
 @click.option("--recipe", help="A recipe's name; by default vit_finetune, or bit_hyperrule for a BiT.")
@@ -120,8 +121,12 @@ def go(data: str, build: Callable[..., Any], *, model: str, recipe: str, setting
         report(run, None if how["smoke"] else test, as_json=how["as_json"])
 
 
-def place(device: str | None) -> torch.device:
+def place(device: str | None) -> Any:
     """The device of this name, if it is there."""
+    import torch  # here: `--help` does without
+
+    from sightline.training.parallel import device_here
+
     try:
         found = device_here() if device is None else torch.device(device)
         torch.empty(1, device=found)

@@ -1,5 +1,7 @@
 """Verbs of the weights room."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +11,6 @@ import click
 
 import sightline as sl
 from sightline.cli.shell import show, verb
-from sightline.weights.report import Entry
 
 
 @verb
@@ -72,7 +73,7 @@ def quiet(name: str) -> Iterator[None]:
         logger.disabled = before
 
 
-def line(entry: Entry) -> dict[str, str]:
+def line(entry: Any) -> dict[str, str]:
     """One key on one line."""
     shapes = [" x ".join(map(str, s)) for s in (entry.found, entry.wanted) if s is not None]
     why = f"{entry.why} ({entry.method})" if entry.method else entry.why

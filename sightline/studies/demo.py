@@ -164,7 +164,13 @@ def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
     if path.exists():
         return Result.load(path)
     made = make()
-    about = [{"name": name, "kind": kind(observe(model)), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
+    about = [
+        {
+            "name": name,
+            "kind": kind(observe(model)),
+            "pool": getattr(getattr(model, "encoder_config", None), "pool", "map"),
+        }
+    ]
     made = replace(made, how={**made.how, "models": about})
     made.save(path)
     return made
