@@ -1,11 +1,14 @@
 """What every verb shares: the group, `--json`, tables, and how errors reach the user."""
 
+from __future__ import annotations
+
 import difflib
 import importlib
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -13,6 +16,15 @@ import click
 
 import sightline as sl
 from sightline.cli.verbs import VERBS
+
+# said once, below the help of every verb that takes one
+ARGUMENTS = {
+    "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), "
+    "FILE.py:FUNCTION (a function of yours that returns a timm, transformers, torchvision or other module), or the "
+    "name of a variant (sightline models), which has random weights.",
+    "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
+    ".jsonl), arrays (.npz), shards (.tar), or hf:OWNER/NAME.",
+}
 
 
 class LazyVerbs(click.Group):
@@ -44,7 +56,10 @@ class LazyVerbs(click.Group):
 @click.version_option(sl.__version__, prog_name="sightline")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Train vision models, and see what they see."""
+    """Train vision models, and see what they see.
+
+    Example: sightline demo --minutes 2
+    """
     help_without_verb(context)
 
 
@@ -58,14 +73,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print machin
 
 
 def verb(function: Callable[..., Any]) -> click.Command:
-    """A command with `--json`."""
-    return click.command()(json_option(function))
+    """A command with `--json` and, below its help, what its arguments are; `eval_` is the verb eval."""
+    command = click.command(function.__name__.rstrip("_"))(json_option(function))
+    words = {p.human_readable_name.lower() for p in command.params if isinstance(p, click.Argument)}
+    command.epilog = "\n\n".join(text for word, text in ARGUMENTS.items() if word in words)
+    return command
 
 
 def show(data: Any, as_json: bool, title: str = "") -> None:
     """Print rows (a list of dicts) as a table, or one dict as a list of names and values."""
     if as_json:
-        click.echo(json.dumps(data, default=plain))
+        click.echo(json.dumps(plain(data), allow_nan=False))
         return
     from rich import box  # here: `--help` does without
     from rich.console import Console
@@ -89,6 +107,7 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
 
 
 def text(value: Any) -> str:
+    """A value in a table."""
     match value:
         case None:
             return ""
@@ -97,19 +116,34 @@ def text(value: Any) -> str:
         case int():
             return f"{value:,}"
         case float():
-            return f"{value:,.4g}"
+            return f"{value:,.4g}" if math.isfinite(value) else ""
         case (int(), int()):
             return f"{value[0]} x {value[1]}"
-        case tuple():
+        case tuple() | list():
             return ", ".join(map(text, value))
         case _:
             return str(value)
 
 
+def memory(count: int) -> str:
+    """A number of bytes."""
+    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
+
+
 def plain(value: Any) -> Any:
+    """A value for JSON, which has neither dataclasses nor arrays nor NaN."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case None | str() | int():
+            return value
+        case Mapping():
+            return {str(k): plain(v) for k, v in value.items()}
+        case list() | tuple():
+            return [plain(v) for v in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+        return plain(asdict(value))
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

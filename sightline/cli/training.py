@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.data import _splits
 from sightline.cli.shell import show, verb
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -56,6 +55,8 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
     """Train a model on DATA from scratch. Run the same command again to go on after an interruption.
 
     DATA is a folder of folders, a known dataset (sightline data), shards, or scenes/NAME.
+
+    Example: sightline train scenes/count --model vit-nano4 --out runs/count
     """
     from sightline.training.recipe import changed
 
@@ -80,7 +81,10 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
               help="Choose which layers learn by what the data is like (sl.training.transfer).")  # fmt: skip
 @options
 def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how: Any) -> None:
-    """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to go on."""
+    """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to go on.
+
+    Example: sightline tune pets --model vit-b16.augreg-i21k --out runs/pets
+    """
     trained: Any = sl.load(weights)
     family = "bit_hyperrule" if isinstance(trained, sl.models.BiT) else "vit_finetune"
 
@@ -137,7 +141,7 @@ def place(device: str | None) -> Any:
 
 def parts(where: str, val: str | None, *, num: int | None, fraction: float | None, size: int | None) -> Any:
     """Training, validation and test data. Without a val split, a part of the training data is kept back."""
-    splits, settings = _splits(where), {}
+    splits, settings = sl.data.splits(where), {}
     if where.startswith("scenes/"):
         settings = {"num": num or 10_000, "size": size or 32}
     elif num is not None:
@@ -241,7 +245,10 @@ def interrupted(train: Callable[..., sl.Run], folder: Path, recipe: sl.Recipe) -
 @verb
 @click.argument("folder", default="runs", type=click.Path())
 def runs(folder: str, as_json: bool) -> None:
-    """A table of the runs in FOLDER, with their curves."""
+    """A table of the runs in FOLDER, with their curves.
+
+    Example: sightline runs runs
+    """
     found = [listed(sl.Run(path), as_json) for path in sorted(p.parent for p in Path(folder).rglob("run.json"))]
     if not any(found):
         raise ValueError(f"{folder} holds no runs: sightline train DATA --model NAME --out {folder}/NAME makes one.")
@@ -285,7 +292,10 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 @verb
 @click.argument("name", required=False)
 def recipes(name: str | None, as_json: bool) -> None:
-    """The recipes that `--recipe` takes; with NAME, what is in one."""
+    """The recipes that `--recipe` takes; with NAME, what is in one.
+
+    Example: sightline recipes vit_finetune
+    """
     if name is None:
         show([{"recipe": n, "what": what} for n, what in sl.recipes.about().items()], as_json)
         return

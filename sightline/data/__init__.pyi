@@ -2,15 +2,20 @@ from .arrays import Arrays as Arrays
 from .augment.augment import Augment as Augment
 from .batches import Batches as Batches
 from .checks import CheckReport as CheckReport
+from .checks import DatasetDescription as DatasetDescription
 from .checks import Finding as Finding
 from .checks import check as check
+from .checks import describe_dataset as describe_dataset
 from .datasets import Dataset as Dataset
 from .errors import BadImage as BadImage
 from .errors import TooManyBad as TooManyBad
 from .folder import Folder as Folder
 from .folder import Manifest as Manifest
 from .images import normalize as normalize
+from .named.listing import DatasetListing as DatasetListing
+from .named.listing import list_datasets as list_datasets
 from .named.store import DatasetFiles as DatasetFiles
+from .named.store import data_folder as data_folder
 from .named.store import get_dataset as get_dataset
 from .named.suites import SuiteTask as SuiteTask
 from .named.suites import suite as suite
@@ -22,3 +27,6 @@ from .shards.write import ShardSummary as ShardSummary
 from .shards.write import shard as shard
 from .sheet import contact_sheet as contact_sheet
 from .source import dataset as dataset
+from .source import dataset_pair as dataset_pair
+from .source import held_out_split as held_out_split
+from .source import splits as splits
