@@ -37,7 +37,7 @@ def data_verb(function: Callable[..., Any]) -> click.Command:
 
 @data_verb
 def list_(as_json: bool) -> None:
-    """List the datasets that have a name, and whether they are on this machine.
+    """List named datasets, and whether they are on this machine.
 
     Example: sightline data list
     """

@@ -27,7 +27,7 @@ tokens_option = click.option(
     type=click.Choice(["pooled", "cls", "gap", "mean", "first"]),
     default="pooled",
     show_default=True,
-    help="Which tokens the features are made of.",
+    help="Which tokens become the features.",
 )
 split_options = several(
     click.option("--train-split", default="train", show_default=True, help="Split to learn from."),

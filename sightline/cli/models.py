@@ -32,8 +32,8 @@ def models(glob: str, weights: bool, as_json: bool) -> None:
 
 def print_weights(glob: str, as_json: bool) -> None:
     """Published weights; the bare name of a model lists all of its weights."""
-    found = sl.weights.zoo(glob) or sl.weights.zoo(f"{glob}.*")
-    if not found:
+    entries = sl.weights.zoo(glob) or sl.weights.zoo(f"{glob}.*")
+    if not entries:
         raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` for all of them.")
     rows = [
         {
@@ -45,7 +45,7 @@ def print_weights(glob: str, as_json: bool) -> None:
             "sha256": w.sha256,
             "source": w.source,
         }
-        for w in found
+        for w in entries
     ]
     print_table(rows, as_json, title="sl.load(NAME) fetches them once; a local file works as well.")
 

@@ -17,7 +17,7 @@ import click
 import sightline as sl
 from sightline.cli.verbs import VERBS
 
-# said once, below the help of every verb that takes one
+# printed below the help of every verb that takes one
 ARGUMENTS = {
     "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), "
     "FILE.py:FUNCTION (a function of yours that returns a timm, transformers, torchvision or other module), or the "
@@ -69,12 +69,10 @@ def help_without_verb(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
-
-
 def verb(function: Callable[..., Any]) -> click.Command:
     """A command with `--json` and, below its help, what its arguments are; `eval_` is the verb eval."""
-    command = click.command(function.__name__.rstrip("_"))(json_option(function))
+    command = click.command(function.__name__.rstrip("_"))(function)
+    command.params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print machine-readable JSON."))
     words = {p.human_readable_name.lower() for p in command.params if isinstance(p, click.Argument)}
     command.epilog = "\n\n".join(text for word, text in ARGUMENTS.items() if word in words)
     return command
