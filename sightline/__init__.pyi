@@ -3,6 +3,7 @@ from . import analysis as analysis
 from . import data as data
 from . import evals as evals
 from . import models as models
+from . import observe as observe
 from . import report as report
 from . import studies as studies
 from . import training as training

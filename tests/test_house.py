@@ -16,7 +16,7 @@ import sightline as sl
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sightline"
 FLOORS = [
-    {"spec", "files", "progress", "threads"},
+    {"spec", "files", "progress"},
     {"models", "data"},
     {"weights", "adoption"},
     {"observe"},

@@ -52,7 +52,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: str | None, **how: Any) -> None:
     """Train a model on DATA from scratch. Run the same command again to resume after an interruption.
 
-    DATA is a folder of folders, a known dataset (sightline data), shards, or scenes/NAME.
+    Example: sightline train scenes/count --model vit-nano4 --out runs/count
     """
     family = "laptop_bit" if name.lower().startswith("bit") else "laptop_vit"
     family = "laptop_masked" if task in ("masked", "mae") else family
@@ -75,7 +75,10 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
               help="Select the layers to train by what the data is like (sl.training.transfer).")  # fmt: skip
 @options
 def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how: Any) -> None:
-    """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to resume."""
+    """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to resume.
+
+    Example: sightline tune pets --model vit-b16.augreg-i21k --out runs/pets
+    """
     family = "bit_hyperrule" if isinstance(sl.load(weights), sl.models.BiT) else "vit_finetune"
 
     def build(classes: Sequence[str], size: int | None) -> Any:

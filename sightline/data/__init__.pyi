@@ -7,14 +7,19 @@ from .errors import TooManyBad as TooManyBad
 from .folder import Folder as Folder
 from .folder import Manifest as Manifest
 from .images import normalize as normalize
+from .named.listing import DatasetListing as DatasetListing
+from .named.listing import list_datasets as list_datasets
 from .named.store import DatasetFiles as DatasetFiles
+from .named.store import data_folder as data_folder
 from .named.store import get_dataset as get_dataset
 from .named.suites import SuiteTask as SuiteTask
 from .named.suites import suite as suite
 from .opening import open_images as open_images
 from .quality.checks import CheckReport as CheckReport
+from .quality.checks import DatasetDescription as DatasetDescription
 from .quality.checks import Finding as Finding
 from .quality.checks import check as check
+from .quality.checks import describe_dataset as describe_dataset
 from .quality.sheet import contact_sheet as contact_sheet
 from .scenes.scenes import Scene as Scene
 from .scenes.scenes import Scenes as Scenes
@@ -23,3 +28,5 @@ from .shards.write import ShardSummary as ShardSummary
 from .shards.write import shard as shard
 from .source import available_splits as available_splits
 from .source import dataset as dataset
+from .source import dataset_pair as dataset_pair
+from .source import held_out_split as held_out_split

@@ -64,3 +64,31 @@ def available_splits(name: str | Path) -> tuple[str, ...]:
 def _has_shards(folder: str, split: str | None) -> bool:
     places = [folder, os.path.join(folder, split)] if split else [folder]
     return any(name.endswith(".tar") for p in places if os.path.isdir(p) for name in os.listdir(p))
+
+
+def held_out_split(name: str | Path) -> str | None:
+    """The split to measure on where none is named: test, else val, else None for the whole.
+
+    >>> sl.data.held_out_split("cifar10")
+    'test'
+    """
+    there = available_splits(name)
+    return next((s for s in ("test", "val") if s in there), None)
+
+
+def dataset_pair(
+    name: str | Path, split: str | None = None, against: str | None = None
+) -> tuple[Dataset, Dataset | None]:
+    """A dataset, and one that it must share no image with, as `sl.data.check` takes them.
+
+    `against` is another split or another dataset. Where neither is named, a train split is paired with test or val.
+
+    >>> sl.data.dataset_pair("scenes/count", split="train", against="val")
+    (<scenes/count: 10,000 images, 8 classes>, <scenes/count: 10,000 images, 8 classes>)
+    """
+    there = available_splits(name)
+    if split is None and against is None and "train" in there and len(there) > 1:
+        split, against = "train", held_out_split(name) or next(s for s in there if s != "train")
+    if against is None:
+        return dataset(name, split=split), None
+    return dataset(name, split=split), dataset(name, split=against) if against in there else dataset(against)

@@ -24,6 +24,8 @@ from .multilabel import MultiLabel as MultiLabel
 from .multilabel import ReaL as ReaL
 from .multilabel import score_labels as score_labels
 from .multilabel import score_real as score_real
+from .opening import evaluation_data as evaluation_data
+from .opening import extract_splits as extract_splits
 from .prediction import Prediction as Prediction
 from .prediction import Predictions as Predictions
 from .prediction import predict as predict
@@ -34,5 +36,6 @@ from .probing.probes import LinearProbe as LinearProbe
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
 from .vtab_protocol import Vtab as Vtab
+from .vtab_protocol import beside_references as beside_references
 from .vtab_protocol import vtab as vtab
 from .vtab_protocol import vtab_references as vtab_references

@@ -161,7 +161,12 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
 
 
 def beside_references(result: Vtab) -> list[dict[str, Any]]:
-    """One row per task, group and mean; for VTAB-1k with the paper's rows beside ours."""
+    """One row per task, group and mean; for VTAB-1k with the paper's rows beside ours.
+
+    >>> from dataclasses import replace
+    >>> sl.evals.beside_references(replace(sl.evals.vtab_references()[0], suite="scenes-vtab"))[0]["task"]
+    'caltech101'
+    """
     others = vtab_references() if result.suite == "vtab" else ()
     rows: list[dict[str, Any]] = []
     for i, task in enumerate(result.tasks):

@@ -101,3 +101,27 @@ def test_labels_may_be_a_list_and_a_manifest_may_say_class_index(tmp_path):
         Image.fromarray(images[i]).save(tmp_path / f"{i}.png")
     (tmp_path / "labels.csv").write_text("file,class_index\n0.png,14\n1.png,2\n2.png,14\n")
     assert sl.dataset(tmp_path / "labels.csv").classes == ("2", "14")
+
+
+def test_splits_of_folders_and_what_they_are_paired_with(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for kind in ("cat", "dog"):
+            (tmp_path / split / kind).mkdir(parents=True)
+            Image.fromarray(rng.integers(0, 255, (8, 9, 3), dtype=np.uint8)).save(tmp_path / split / kind / "1.png")
+    assert sl.data.splits(tmp_path) == ("train", "val")
+    assert sl.data.held_out_split(tmp_path) == "val"
+    assert sl.data.splits(tmp_path / "train") == ()
+    assert sl.data.held_out_split(tmp_path / "train") is None
+    first, second = sl.data.dataset_pair(tmp_path)
+    assert [d.where(0).split("/")[-3] for d in (first, second)] == ["train", "val"]
+    assert sl.data.dataset_pair(tmp_path, split="val")[1] is None
+    assert len(sl.data.dataset_pair(tmp_path, split="val", against=str(tmp_path / "train"))[1]) == 2
+    facts = sl.data.describe_dataset(first)
+    assert (facts.images, facts.classes, facts.per_class, facts.height, facts.width) == (
+        2,
+        ("cat", "dog"),
+        (1, 1),
+        8,
+        9,
+    )

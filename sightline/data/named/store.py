@@ -18,7 +18,11 @@ from sightline.spec import atomic
 
 
 def data_folder(root: str | Path | None = None) -> Path:
-    """Where named datasets are kept: the argument, $SIGHTLINE_DATA, or the user's cache folder."""
+    """Where named datasets are kept: the argument, $SIGHTLINE_DATA, or the user's cache folder.
+
+    >>> sl.data.data_folder("/data").name
+    'data'
+    """
     if root is not None:
         return Path(root)
     if os.environ.get("SIGHTLINE_DATA"):

@@ -251,3 +251,53 @@ def _hashes(scan: _Scan) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray
 
 def _describe_pair(pair: DuplicatePair, other: str) -> str:
     return f"same pixels as {other}" if pair.exact else f"{pair.bits} of 64 hash bits differ from {other}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetDescription:
+    """What a dataset holds.
+
+    >>> sl.data.describe_dataset(sl.dataset("scenes/shape", num=100, size=32)).fewest
+    10
+    """
+
+    name: str
+    images: int
+    classes: tuple[str, ...]
+    per_class: tuple[int, ...]  # images of each class
+    height: int  # median of a sample, in pixels; 0 where no image of it can be read
+    width: int
+    fingerprint: str
+
+    @property
+    def fewest(self) -> int:
+        """Images of the smallest class."""
+        return min(self.per_class, default=0)
+
+    @property
+    def most(self) -> int:
+        """Images of the largest class."""
+        return max(self.per_class, default=0)
+
+
+def describe_dataset(data: Dataset, *, sample: int = 64) -> DatasetDescription:
+    """Counts, classes, and the median size of up to `sample` images; bad images are passed over.
+
+    >>> sl.data.describe_dataset(sl.dataset("scenes/shape", num=100, size=32)).height
+    32
+    """
+    few = data.sample(min(len(data), sample), seed=0)
+    sizes = []
+    for i in range(len(few)):
+        with contextlib.suppress(BadImage):
+            sizes.append(few[i][0].shape[:2])
+    height, width = np.median(np.array(sizes or [(0, 0)]), axis=0)
+    return DatasetDescription(
+        name=data.name,
+        images=len(data),
+        classes=tuple(data.classes),
+        per_class=tuple(data.counts()),
+        height=int(height),
+        width=int(width),
+        fingerprint=data.fingerprint(),
+    )

@@ -1,6 +1,5 @@
 """Probes: small classifiers on frozen features, as fit / predict / score."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -205,13 +204,10 @@ def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
 
 
 def probe_named(name: str, **settings: Any) -> Any:
-    """ridge, logistic or knn, as the command line calls them."""
+    """ridge, logistic or knn."""
     match name:
         case "ridge" | "logistic":
             return LinearProbe(name, **settings)
         case "knn":
             return KNNProbe(**settings)
     raise ValueError(f"A probe is ridge, logistic or knn; got {name!r}.")
-
-
-PROBES: Sequence[str] = ("ridge", "logistic", "knn")

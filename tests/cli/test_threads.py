@@ -1,4 +1,4 @@
-"""The command line lets waiting threads sleep; a library leaves that to its caller."""
+"""The command line lets waiting threads sleep; as a library the package leaves that to its caller."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# says, at the moment when torch is first looked for, how threads wait
+# prints the policy at the moment when torch is first imported
 SPY = """
 import os, sys
 class Spy:
@@ -44,4 +44,4 @@ def test_a_user_s_own_setting_wins(tmp_path, wish):
 
 
 def test_a_library_changes_nothing(tmp_path):
-    assert policy(tmp_path, "-c", "import sightline") == "None"
+    assert policy(tmp_path, "-c", "import sightline as sl; sl.build") == "None"
