@@ -41,10 +41,8 @@ from .models.parts import anatomy as anatomy
 from .models.taps import record as record
 from .report.write import write_report as write_report
 from .spec import About as About
-from .spec import About as About
 from .spec import Features as Features
 from .spec import ImageSpec as ImageSpec
-from .spec import ModelId as ModelId
 from .spec import ModelId as ModelId
 from .spec import Result as Result
 from .studies.claims import verdicts as verdicts

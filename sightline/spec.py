@@ -1,14 +1,16 @@
 """Value types that every room shares. No logic beyond saving and loading what they hold."""
 
 import json
+import math
 import os
+import re
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -110,14 +112,9 @@ class Result:
 
     def save(self, path: str | Path) -> Path:
         """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
-        path = Path(path)
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
-        rest = {k: v for k, v in held.items() if k not in arrays}
-        head = json.dumps({"type": type(self).__name__, "version": 1, "values": rest}, default=_plain)
         with atomic(path) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
-        return path
+            pack(self, file)
+        return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
@@ -125,7 +122,7 @@ class Result:
         try:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 held = {k: file[k] for k in file.files}
-            head = json.loads(str(held.pop("__head__")))
+            head = from_json(str(held.pop("__head__")))
             head["type"], head["values"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
@@ -150,12 +147,80 @@ def _family(cls: type[Result]) -> list[type[Result]]:
     return [cls, *(kind for sub in subclasses for kind in _family(sub))]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if hasattr(value, "__dataclass_fields__"):
-        return asdict(value)
+def pack(result: Result, file: IO[bytes]) -> None:
+    """The bytes of a saved result."""
+    held = {f.name: getattr(result, f.name) for f in fields(result)}
+    arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
+    rest = {k: v for k, v in held.items() if k not in arrays}
+    head = to_json({"type": type(result).__name__, "version": 1, "values": rest})
+    np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
+
+
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+SPELLED = re.compile(r"\\*(NaN|-?Infinity)")  # with backslashes: text, as many as it has and one more
+WRITTEN = re.compile(r"(?<![\w.])([+-]?)(nan|inf)(?!\.?\w)( %)?")  # as Python formats them
+
+
+def _refused(value: Any) -> Any:
     raise TypeError(f"A result holds arrays, numbers, strings, lists and dicts, not {type(value).__name__}.")
+
+
+def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] = _refused) -> str:
+    """Strict JSON of plain values, dataclasses and NumPy's numbers; `other` makes something plain of what is none.
+
+    JSON has no infinities and no NaN: the strings "Infinity", "-Infinity" and "NaN" stand for them, everywhere that
+    Sightline writes JSON. Text that is spelled so gets a backslash in front.
+
+    >>> to_json({"ratio": float("inf")})
+    '{"ratio":"Infinity"}'
+    """
+    return json.dumps(_plain(value, other), indent=indent, allow_nan=False, separators=None if indent else (",", ":"))
+
+
+def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case str():
+            return "\\" + value if SPELLED.fullmatch(value) else value
+        case None | bool() | int() | float():
+            return value
+        case dict():
+            return {k: _plain(v, other) for k, v in value.items()}
+        case list() | tuple():
+            return [_plain(v, other) for v in value]
+        case np.generic():
+            return _plain(value.item(), other)
+    return _plain(asdict(value) if hasattr(value, "__dataclass_fields__") else other(value), other)
+
+
+def from_json(text: str | bytes) -> Any:
+    """What `to_json` wrote, its infinities and NaN as numbers again.
+
+    >>> from_json('{"ratio": "-Infinity"}')
+    {'ratio': -inf}
+    """
+    return _read(json.loads(text))
+
+
+def _read(value: Any) -> Any:
+    match value:
+        case str() if SPELLED.fullmatch(value):
+            return NOT_FINITE[value] if value in NOT_FINITE else value[1:]
+        case dict():
+            return {k: _read(v) for k, v in value.items()}
+        case list():
+            return [_read(v) for v in value]
+    return value
+
+
+def legible(text: str) -> str:
+    """Formatted numbers as people read them: what Python writes as nan or inf, in words or by its sign.
+
+    >>> legible(f"a ratio of {float('inf'):.2f}, a share of {float('nan'):.0f} %")
+    'a ratio of ∞, a share of not a number'
+    """
+    return WRITTEN.sub(lambda m: "not a number" if m[2] == "nan" else f"{m[1]}∞", text)
 
 
 def _tuples(value: Any) -> Any:

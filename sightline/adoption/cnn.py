@@ -16,7 +16,7 @@ from sightline.spec import Features, ImageSpec
 from sightline.weights.report import WeightsError
 
 UNIT = re.compile(r"Bottleneck|Block|Unit|Layer|Residual|Inception")  # names of units outside a row of modules
-NOT_A_UNIT = re.compile(r"Squeeze|^SE|ECA|Pool|Norm(Act\w*|2d)?$|Activation$")  # gates have convolutions, too
+NOT_A_UNIT = re.compile(r"Squeeze|^SE|SELayer|ECA|Pool|Norm(Act\w*|2d)?$|Activation$")  # gates have convolutions, too
 NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d, nn.LayerNorm)
 
 
@@ -121,8 +121,13 @@ def _classifier(seen: list[Seen], after: int, out: Tensor) -> nn.Module | None:
 def _is_unit(model: nn.Module, s: Seen) -> bool:
     """A residual unit or its like: one of a row of modules, with several layers inside and no such row inside it."""
     parent = model.get_submodule(s.path.rpartition(".")[0])
-    in_row = isinstance(parent, nn.Sequential | nn.ModuleList) or UNIT.search(type(s.module).__name__)
-    return bool(in_row) and _rich(s.module) and not _rows(s.module)
+    in_row = isinstance(parent, nn.Sequential | nn.ModuleList) or _named(s.module)
+    return in_row and _rich(s.module) and not _rows(s.module)
+
+
+def _named(module: nn.Module) -> bool:
+    """Whether it is called a unit; a chain of layers so called is the branch of one (RegNet of torchvision)."""
+    return bool(UNIT.search(type(module).__name__)) and not isinstance(module, nn.Sequential)
 
 
 def _rich(module: nn.Module) -> bool:
@@ -132,7 +137,7 @@ def _rich(module: nn.Module) -> bool:
 
 def _rows(module: nn.Module) -> bool:
     inside = [m for m in module.modules() if isinstance(m, nn.Sequential | nn.ModuleList)]
-    named = (m for m in module.modules() if m is not module and UNIT.search(type(m).__name__))
+    named = (m for m in module.modules() if m is not module and _named(m))
     return any(_rich(child) for row in inside for child in row.children()) or any(_rich(m) for m in named)
 
 

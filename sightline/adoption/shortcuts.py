@@ -1,4 +1,8 @@
-"""What is added to what in the residual units of a CNN of another library: found by trying, not by name."""
+"""What is added to what in the residual units of a CNN of another library: found by trying, not by name.
+
+Two tensors are a unit's skip and branch if they add up to what it puts out. Which is which is a question of the way
+each has come: the branch has more operations behind it, the skip none, or the few of a projection.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -44,14 +48,35 @@ class Shortcuts(nn.Module):
 def shortcut(unit: nn.Module, seen: dict[nn.Module | None, Tensor], out: Tensor) -> Shortcut | None:
     """The pair whose sum, as it is or behind a ReLU, is what the unit puts out; the last modules are tried first.
 
-    `seen` holds what each module inside put out, and under None what entered the unit.
+    `seen` holds what each module inside put out, and under None what entered the unit. Either of the two may have
+    layers: the branch is the longer way, whatever the modules are called and in whichever order they ran.
     """
-    fit = [m for m, value in seen.items() if value.shape == out.shape]
-    for branch in (m for m in reversed(fit) if m is not None):
-        for skip in (m for m in fit if m is not branch and not _inside(branch, m) and not _inside(m, branch)):
-            if same_sum(seen[skip], seen[branch], out):
+    fit = [m for m, value in reversed(seen.items()) if value.shape == out.shape]
+    for i, one in enumerate(fit):
+        for other in fit[i + 1 :]:
+            if not _inside(one, other) and not _inside(other, one) and same_sum(seen[one], seen[other], out):
+                skip, branch = sorted((other, one), key=lambda m: operations(seen[m], seen[None]))
+                assert branch is not None  # what entered is no operation away
                 return Shortcut(unit, skip, branch)
     return None
+
+
+def operations(value: Tensor, start: Tensor) -> int:
+    """How many operations lie between `start` and what was made of it, by the record that autograd keeps.
+
+    Operations on weights alone do not count: a frozen layer would be shorter than one that learns.
+    """
+    leads: dict[Any, bool] = {}
+
+    def from_input(node: Any) -> bool:
+        if node not in leads:
+            before = [from_input(n) for n, _ in node.next_functions if n is not None]
+            leads[node] = any(before) or getattr(node, "variable", None) is start
+        return leads[node]
+
+    if value.grad_fn is not None:
+        from_input(value.grad_fn)
+    return sum(leads.values())
 
 
 def _inside(module: nn.Module | None, other: nn.Module | None) -> bool:
@@ -74,12 +99,16 @@ def find(model: nn.Module, units: list[nn.Module], image: Tensor) -> dict[nn.Mod
     seen: dict[nn.Module, dict[nn.Module | None, Tensor]] = {}
     hooks: list[Hook] = []
 
-    def enter(unit: nn.Module, args: tuple) -> None:
-        entered = args and isinstance(args[0], Tensor)  # a unit of a DenseNet takes a list, and adds nothing
-        seen[unit] = {None: args[0].clone()} if entered else {}
+    def enter(unit: nn.Module, args: tuple) -> tuple | None:
+        if not args or not isinstance(args[0], Tensor):  # a unit of a DenseNet takes a list, and adds nothing
+            return None
+        start = args[0].detach().clone().requires_grad_()  # the record is of one unit, so that it stays small
+        seen[unit] = {None: start}
+        return start.clone(), *args[1:]  # the unit may write into what it gets
 
     def leave(unit: nn.Module, out: Tensor) -> None:
-        made = shortcut(unit, seen.pop(unit, {}), out)
+        with torch.no_grad():  # what is tried here is no part of the record
+            made = shortcut(unit, seen.pop(unit, {}), out)
         if made is not None:
             found[unit] = made
 
@@ -94,7 +123,7 @@ def find(model: nn.Module, units: list[nn.Module], image: Tensor) -> dict[nn.Mod
     try:
         for p in zero:
             p.data.fill_(1)
-        with torch.no_grad(), ExitStack() as stack, wired(hooks):
+        with torch.enable_grad(), ExitStack() as stack, wired(hooks):
             for unit in units:
                 stack.callback(unit.register_forward_pre_hook(enter).remove)
             model(image)

@@ -1,10 +1,9 @@
 """`sl.look` and `sl.compare`: every analysis that applies, one file each, taken up again where it stopped."""
 
 import hashlib
-import json
 import logging
-import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import nn
 
 from sightline.analysis.catalog import LOOK, Analysis, Inspection, about, comparison, inspection
 from sightline.data.datasets import Dataset
-from sightline.spec import Result, atomic
+from sightline.spec import Result, atomic, to_json
 
 log = logging.getLogger("sightline.analysis")
 
@@ -33,7 +32,7 @@ class Outcome:
     why: str = ""
     path: str = ""
     seconds: float = 0.0
-    numbers: dict[str, float | None] | None = None  # of the summary; None where undefined, as JSON knows no NaN
+    numbers: dict[str, float] | None = None  # of the summary
 
     @property
     def ok(self) -> bool:
@@ -101,34 +100,37 @@ def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[
     rows = [_one(name, catalog[name], t, out, key) for name in catalog if not only or name in only]
     summary = [{"name": r.name, "state": r.state, "why": r.why, "numbers": r.numbers} for r in rows]
     with atomic(out / "summary.json") as partial:
-        partial.write_text(json.dumps(summary, indent=1, default=float) + "\n")
+        partial.write_text(to_json(summary, indent=1) + "\n")
     return rows
 
 
 def _one(name: str, analysis: Analysis, t: Inspection, out: Path, key: str) -> Outcome:
     """One analysis: refused with a reason, found finished, or run. A failure is noted and does not stop the others."""
-    path = out / f"{name}.npz"
-    reason = analysis.refuses(t)
-    if reason is not None:
-        return Outcome(name=name, state="does not apply", why=reason)
-    done = _kept(path, key)
-    if done is not None:
-        return Outcome(name=name, state="kept", path=path.name, numbers=numbers(done))
     begun = time.monotonic()
     try:
+        if (reason := analysis.refuses(t)) is not None:
+            return Outcome(name=name, state="does not apply", why=reason)
+        path = out / f"{name}.npz"
+        done = _kept(path, key)
+        if done is not None:
+            return Outcome(name=name, state="kept", path=path.name, numbers=numbers(done))
         found = analysis.run(t)
-    except (ValueError, RuntimeError, LookupError, TypeError, ArithmeticError) as error:
+        found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)
+        found.save(path)
+        spent = round(time.monotonic() - begun, 2)
+        return Outcome(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
+    except OSError:  # a full disk, images that are gone: no other analysis would do better
+        raise
+    except Exception as error:
         log.warning("%s failed: %s", name, error)
-        return Outcome(name=name, state="failed", why=" ".join(str(error).split()))
-    found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)
-    found.save(path)
-    spent = round(time.monotonic() - begun, 2)
-    return Outcome(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
+        return Outcome(name=name, state="failed", why=" ".join(str(error).split()) or type(error).__name__)
 
 
-def numbers(found: Result) -> dict[str, float | None]:
-    """The summary, fit for JSON."""
-    return {name: float(v) if math.isfinite(v) else None for name, v in found.summary().items()}
+def numbers(found: Result) -> dict[str, float]:
+    """The summary, as plain numbers; means of nothing are NaN, and are written so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return {name: float(v) for name, v in found.summary().items()}
 
 
 def _kept(path: Path, key: str) -> Result | None:

@@ -1,5 +1,6 @@
 """What the skip connections carry: skip against branch, per token and block (Raghu et al., figures 7, E.1, E.2)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,13 +71,20 @@ class ResidualRatios(Result):
 
     def summary(self) -> dict[str, float]:
         half = len(self.names) // 2
-        numbers = {"ratio of the patches, mean": float(np.nanmean(self.ratio))}
-        numbers |= {"cos(z, z + f(z)), mean": float(np.nanmean(self.cosine_sum))}
+        numbers = {"ratio of the patches, mean": _mean(self.ratio)}
+        numbers |= {"cos(z, z + f(z)), mean": _mean(self.cosine_sum)}
         if np.isfinite(self.class_token[0]).any():
             sign = self.class_minus_patches()
-            numbers["log ratio, class token minus patches, lower half"] = float(np.nanmean(sign[:half]))
-            numbers["log ratio, class token minus patches, upper half"] = float(np.nanmean(sign[half:]))
+            numbers["log ratio, class token minus patches, lower half"] = _mean(sign[:half])
+            numbers["log ratio, class token minus patches, upper half"] = _mean(sign[half:])
         return numbers
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Of what is a number, infinities too: a branch of zeros at one place makes the mean ratio infinite."""
+    known = values[~np.isnan(values)]
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        return float(known.mean()) if known.size else math.nan
 
 
 def residual_ratios(

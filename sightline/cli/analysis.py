@@ -116,7 +116,7 @@ def tell(rows: list[sl.analysis.Outcome], as_json: bool, title: str) -> None:
         sys.exit(1)
 
 
-def told(numbers: dict[str, float | None] | None) -> str:
+def told(numbers: dict[str, float] | None) -> str:
     """The first few numbers of a summary; the file has them all."""
     few = list((numbers or {}).items())[:3]
-    return "; ".join(f"{name} {text(value) or 'undefined'}" for name, value in few)
+    return "; ".join(f"{name} {text(value)}" for name, value in few)

@@ -1,7 +1,6 @@
 """`sightline data`: list, get, info, check, shard."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -115,7 +114,7 @@ def check(where: str, split: str | None, against: str | None, sheet: str | None,
     d, other = _two(where, split, against)
     report = sl.data.check(d, other, sheet=sheet)
     if as_json:
-        click.echo(json.dumps({**asdict(report), "counts": report.counts()}))
+        show({**asdict(report), "counts": report.counts()}, True)
     else:
         per_kind: dict[str, int] = {}
         rows = []

@@ -15,9 +15,10 @@ from sightline.cli.shell import show, verb
 )
 @click.option("--title", default="What these models see", show_default=True, help="Heading of the page.")
 @click.option("--megabytes", default=9.5, show_default=True, help="Size that the page stays below.")
-def report(results: tuple[str, ...], out: str, title: str, megabytes: float, as_json: bool) -> None:
+@click.option("--note", default="", help="A line below the heading, such as whose photographs are shown.")
+def report(results: tuple[str, ...], out: str, title: str, megabytes: float, note: str, as_json: bool) -> None:
     """One self-contained page about RESULTS: files, or folders that look and compare have filled."""
-    page = sl.write_report([Path(r) for r in results], out, title, megabytes=megabytes)
+    page = sl.write_report([Path(r) for r in results], out, title, megabytes=megabytes, note=note)
     if as_json:
         show({"page": str(page), "bytes": page.stat().st_size}, True)
     else:

@@ -1,9 +1,7 @@
 """What every verb shares: the group, `--json`, tables, and how errors reach the user."""
 
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import click
@@ -13,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import sightline as sl
+from sightline.spec import legible, to_json
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +29,7 @@ def verb(function: Callable[..., Any]) -> click.Command:
 def show(data: Any, as_json: bool, title: str = "") -> None:
     """Print rows (a list of dicts) as a table, or one dict as a list of names and values."""
     if as_json:
-        click.echo(json.dumps(data, default=plain))
+        click.echo(to_json(data, other=plain))
         return
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
     table = Table(
@@ -57,7 +56,7 @@ def text(value: Any) -> str:
         case int():
             return f"{value:,}"
         case float():
-            return f"{value:,.4g}"
+            return legible(f"{value:,.4g}")
         case (int(), int()):
             return f"{value[0]} x {value[1]}"
         case tuple():
@@ -67,8 +66,6 @@ def text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from sightline.observe.pooling import END, Tokens, reduced
+from sightline.spec import from_json, to_json
 
 NAMES = {torch.float32: "F32", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64, "BOOL": np.bool_}
@@ -161,7 +162,7 @@ def begin(path: Path, shape: FeatureTable) -> None:
         "prefix": shape.prefix,
         "how": shape.how,
     }
-    entries["__metadata__"] = {HEAD: json.dumps(about)}
+    entries["__metadata__"] = {HEAD: to_json(about)}
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
@@ -173,7 +174,7 @@ def begin(path: Path, shape: FeatureTable) -> None:
 def header(path: str | Path) -> dict[str, Any]:
     """What a file of features says about itself."""
     try:
-        return json.loads(_entries(path)[0]["__metadata__"][HEAD])
+        return from_json(_entries(path)[0]["__metadata__"][HEAD])
     except (KeyError, ValueError, TypeError, OSError) as error:
         reason = error if isinstance(error, OSError) else "no such header"
         raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason}).") from error

@@ -1,13 +1,12 @@
 """Results from wherever they are: objects, files, folders. What cannot be read is told, not hidden."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sightline.spec import Result
+from sightline.spec import Result, from_json
 from sightline.training.run import Run
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
@@ -99,7 +98,7 @@ def _nameless(text: str, file: Path) -> str:
 def _listed(path: Path) -> Iterator[str]:
     """What `look` noted as not applicable or failed."""
     try:
-        rows = json.loads(path.read_text())
+        rows = from_json(path.read_text())
     except (OSError, ValueError):
         return
     for row in rows if isinstance(rows, list) else ():

@@ -8,9 +8,11 @@
     return node;
   };
   const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-  const percent = (x) => (x * 100).toFixed(x < 0.1 ? 1 : 0) + " %";
-  const number = (x) => (Number.isNaN(x) ? "no value" : x.toFixed(3));
-  const json = (id) => JSON.parse(document.getElementById(id).textContent);
+  const number = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits) : Number.isNaN(x) ? "not a number" : x > 0 ? "∞" : "-∞");
+  const percent = (x) => (Number.isFinite(x) ? (x * 100).toFixed(x < 0.1 ? 1 : 0) + " %" : number(x));
+  // JSON has no infinities and no NaN: they come as text, and text that is spelled so with a backslash in front
+  const revive = (key, v) => (typeof v === "string" && /^\\*(NaN|-?Infinity)$/.test(v) ? (v[0] === "\\" ? v.slice(1) : Number(v)) : v);
+  const json = (id) => JSON.parse(document.getElementById(id).textContent, revive);
   const ramp = Uint8Array.from(atob(json("palette").ramp), (c) => c.charCodeAt(0));
 
   async function inflate(text) {
@@ -18,12 +20,12 @@
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Response(stream).arrayBuffer();
   }
-  // whole numbers back to values; the largest whole number stands for "no value"
+  // whole numbers back to values; the three largest stand for what is not finite
   async function unpack(p) {
     const buffer = await inflate(p.data);
     const whole = p.bits === 8 ? new Uint8Array(buffer) : new Uint16Array(buffer);
-    const most = 2 ** p.bits - 2, step = (p.high - p.low) / most, out = new Float32Array(whole.length);
-    for (let i = 0; i < whole.length; i++) out[i] = whole[i] > most ? NaN : p.low + whole[i] * step;
+    const most = 2 ** p.bits - 4, step = (p.high - p.low) / most, out = new Float32Array(whole.length);
+    for (let i = 0; i < whole.length; i++) out[i] = whole[i] > most ? [NaN, Infinity, -Infinity][whole[i] - most - 1] : p.low + whole[i] * step;
     return out;
   }
   function load(uri) {
@@ -112,7 +114,7 @@
         }
         const at = row * columns + column;
         const told = d.planes.map((p, i) => `${p.name} ${number(planes[i][at])}`).join(" · ");
-        const bar = d.bars ? ` · ${d.bar} ${d.bars[row] === null ? "unknown" : percent(d.bars[row])}` + (d.whole === null ? "" : ` (whole: ${percent(d.whole)})`) : "";
+        const bar = d.bars ? ` · ${d.bar} ${percent(d.bars[row])}` + (Number.isNaN(d.whole) ? "" : ` (whole: ${percent(d.whole)})`) : "";
         out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${told}${bar}` : "Point at a cell, or use the arrow keys, to read it.";
       };
       pointed(canvas, () => [x, y, columns, rows], (a, b) => { x = a; y = b; touched = true; draw(); }, host.dataset.alt);
@@ -178,7 +180,7 @@
           context.stroke();
         });
         small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
-        out.textContent = `${d.names[i]}: half of the mass within ${d.radii[i][0].toFixed(0)} pixels (inner circle), 90 % within ${d.radii[i][1].toFixed(0)}; ${percent(d.own[i])} on the own cell.`;
+        out.textContent = `${d.names[i]}: half of the mass within ${number(d.radii[i][0], 0)} pixels (inner circle), 90 % within ${number(d.radii[i][1], 0)}; ${percent(d.own[i])} on the own cell.`;
       };
       host.append(make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas)), strip, out);
       store.all.push(draw);
@@ -413,7 +415,7 @@
         needs.push(await widgets[host.dataset.widget](host, d, store));
       } catch (error) {
         host.append(make("p", { className: "small", textContent: "This browser cannot show it: " + error.message }));
-        throw error;
+        console.error(error);  // the other views of the section stay
       }
     }
     section.querySelectorAll("[data-points]").forEach(chart);

@@ -2,9 +2,9 @@
 
 import base64
 import importlib.resources
-import json
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -12,12 +12,12 @@ from sightline.report.collect import Collection, Entry
 from sightline.report.payload import ALSO_DRAWN, GAZE, payload
 from sightline.report.sections import Group, card, groups, how_table, inline_svg
 from sightline.report.sentences import sentence
-from sightline.spec import Result
+from sightline.spec import Result, to_json
 from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import Verdict
 from sightline.views.style import colors, models_of
 
-DAMAGED = "The numbers of this result do not fit together."
+DAMAGED = "The numbers of this result do not fit together"
 ABOUT = "A verdict is about these models on these images; a small model, or one trained for minutes, refutes no paper."
 MANY = 12  # verdicts that stand open above the images
 
@@ -34,7 +34,7 @@ class Drawing:
 class Page:
     """What the page is made of."""
 
-    title: str
+    heading: tuple[str, str]  # the title, and a line below it
     found: Collection
     verdicts: list[Verdict]
     drawings: dict[str, Drawing]  # by entry
@@ -45,16 +45,18 @@ class Page:
     def render(self) -> str:
         """The whole file."""
         self.sources = []
+        title, note = map(escape, self.heading)
+        below = f'<p class="small">{note}</p>' if note else ""
         sections = groups(self.found.entries)
-        body = "".join(self.section(g) for g in sections)
+        body = "".join(guarded(partial(self.section, g), partial(broken, g)) for g in sections)
         links = "".join(f'<a href="#{escape(g.name)}">{escape(g.heading)}</a>' for g in sections)
         ramp = base64.b64encode(colors().tobytes()).decode()
         files = importlib.resources.files("sightline.report")
         return (
-            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
             f"<style>{(files / 'page.css').read_text()}</style></head><body>"
-            f'<header class="top"><h1>{escape(self.title)}</h1><p class="lead">{escape(self.lead())}</p></header>'
+            f'<header class="top"><h1>{title}</h1><p class="lead">{escape(self.lead())}</p>{below}</header>'
             f'<nav aria-label="Sections"><div><button id="theme" type="button">Light / dark</button>'
             f'<a href="#summary">Summary</a>{links}</div></nav><main>{self.summary()}{body}</main>'
             "<footer>Made by Sightline from saved results; nothing on this page is loaded from elsewhere. "
@@ -116,7 +118,7 @@ class Page:
             paper = f'<div class="paper"><h3>In the paper ({escape(where)})</h3><p>{escape(found)}</p></div>'
         beside = paper + "".join(card(v) for v in judged)
         details = "".join(
-            f"<h3>{escape(e.result.title)}</h3>{guarded(lambda r=e.result: how_table(r), '')}" for e in group.entries
+            f"<h3>{escape(e.result.title)}</h3>{guarded(partial(how_table, e.result), damaged)}" for e in group.entries
         )
         links = " · ".join(self.download(e) for e in group.entries)
         wide = " single" if single else ""
@@ -141,24 +143,27 @@ class Page:
         name = ", ".join(models_of(e.result)) or e.result.title
         head = "" if alone else f'<h3>{escape(name)}</h3><p class="small">{escape(told)}</p>'
         alt = f"{e.result.title}. {told}"
-        data = guarded(lambda: payload(e.result, room), None)
-        inside = ""
-        if data is not None:
-            self.sources.append(tagged(f"data-{e.name}", data))
-            inside = (
-                f'<div data-widget="{data["widget"]}" data-source="data-{escape(e.name)}" '
-                f'data-alt="{escape(alt, quote=True)}"></div>'
-                "<noscript><p>The interactive view needs JavaScript; the figure is in figures/.</p></noscript>"
-            )
-            if data.get("notice"):
-                inside += f'<p class="small">{escape(data["notice"])}</p>'
-        if e.name in self.drawings and (data is None or isinstance(e.result, ALSO_DRAWN)):
+        inside = guarded(lambda: self.widget(e, alt, room), unseen)
+        if e.name in self.drawings and ("data-widget" not in inside or isinstance(e.result, ALSO_DRAWN)):
             drawing = self.drawings[e.name]
             told_by = f' data-points="points-{escape(e.name)}"' if drawing.points else ""
             inside += f'<figure class="drawn"{told_by}>{inline_svg(drawing.svg, e.name, alt)}</figure>'
             if drawing.points:
                 self.sources.append(tagged(f"points-{e.name}", drawing.points))
         return f'<figure class="of">{head}{inside}</figure>'
+
+    def widget(self, e: Entry, alt: str, room: int) -> str:
+        """The interactive view and its data; empty where the figure is all there is."""
+        data = payload(e.result, room)
+        if data is None:
+            return ""
+        self.sources.append(tagged(f"data-{e.name}", data))
+        notice = f'<p class="small">{escape(data["notice"])}</p>' if data.get("notice") else ""
+        return (
+            f'<div data-widget="{data["widget"]}" data-source="data-{escape(e.name)}" '
+            f'data-alt="{escape(alt, quote=True)}"></div>'
+            f"<noscript><p>The interactive view needs JavaScript; the figure is in figures/.</p></noscript>{notice}"
+        )
 
     def download(self, e: Entry) -> str:
         """The data itself where there is room for it, else the file beside the page."""
@@ -173,22 +178,41 @@ class Page:
 
 def said(r: Result) -> str:
     """The sentence; a result that is damaged says so."""
-    return guarded(lambda: sentence(r), DAMAGED)
+    return guarded(lambda: sentence(r), lambda why: f"{DAMAGED} ({why}).")
 
 
-def guarded(make: Any, otherwise: Any) -> Any:
-    """What is made, or the substitute where a result is damaged: one bad file must not take the page along."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing are NaN, and are written so
-        try:
-            return make()
-        except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError):
-            return otherwise
+def guarded(make: Callable[[], str], otherwise: Callable[[str], str]) -> str:
+    """What is made, or what stands in its place, with the reason: one bad result must not take the page along."""
+    try:
+        return make()
+    except Exception as error:
+        return otherwise(reason(error))
+
+
+def reason(error: Exception) -> str:
+    """In one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def damaged(why: str) -> str:
+    return f'<p class="small">{escape(DAMAGED)} ({escape(why)}).</p>'
+
+
+def unseen(why: str) -> str:
+    return f'<p class="small">The interactive view could not be made ({escape(why)}).</p>'
+
+
+def broken(group: Group, why: str) -> str:
+    """A section that could not be made keeps its place and its name."""
+    name, results = escape(group.name), " ".join(e.name for e in group.entries)
+    return (
+        f'<section class="result" id="{name}" data-results="{escape(results)}"><h2>{name}</h2>{damaged(why)}</section>'
+    )
 
 
 def tagged(name: str, data: Any) -> str:
     """JSON for the script; nothing in it can end the element."""
-    body = json.dumps(data, allow_nan=False, separators=(",", ":"), default=list)
+    body = to_json(data, other=list)
     body = body.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return f'<script type="application/json" id="{escape(name)}">{body}</script>'
 

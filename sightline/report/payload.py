@@ -35,13 +35,15 @@ def encoded(raw: bytes) -> str:
 
 
 def plane(values: NDArray, top: float = 1.0, *, bits: int = 16) -> dict[str, Any]:
-    """Numbers between their own ends, as whole numbers of so many bits; the largest stands for "no value"."""
+    """Numbers between their own ends, as whole numbers of so many bits; the three largest stand for what is not finite:
+    not a number, infinity, minus infinity."""
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    most = 2**bits - 2
+    most = 2**bits - 4
     with np.errstate(invalid="ignore"):
         steps = np.round((values - low) / max(high - low, 1e-30) * most)
-    whole = np.where(np.isfinite(values), steps, most + 1).astype(np.uint8 if bits == 8 else np.dtype("<u2"))
+    others = np.where(np.isnan(values), most + 1, np.where(values > 0, most + 2, most + 3))
+    whole = np.where(np.isfinite(values), steps, others).astype(np.uint8 if bits == 8 else np.dtype("<u2"))
     return {"shape": values.shape, "low": low, "high": high, "bits": bits, "top": top, "data": encoded(whole.tobytes())}
 
 
@@ -89,10 +91,10 @@ def _cka(r: CKA) -> dict[str, Any]:
 
 def _what_if(r: WhatIf) -> dict[str, Any]:
     known = np.isfinite(r.whole)
-    bars = [None if not np.isfinite(v) else float(v) for v in (r.accuracy if known else r.agreement)]
+    bars = (r.accuracy if known else r.agreement).tolist()
     told = "accuracy" if known else "same answer"
     found = heat({"CKA with the whole model": r.similarity}, (r.off, r.layers), row="switched off", column="layer")
-    return {**found, "bars": bars, "bar": told, "whole": float(r.whole) if known else None}
+    return {**found, "bars": bars, "bar": told, "whole": float(r.whole)}
 
 
 def _confusion(r: Classification) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from sightline.analysis.similarity.block_similarity import BlockSimilarity
 from sightline.analysis.similarity.cka import CKA
 from sightline.report.collect import Entry
 from sightline.report.papers import Topic, place, topic
-from sightline.spec import Result
+from sightline.spec import Result, legible
 from sightline.studies.verdict import Effect, Verdict
 from sightline.views.style import INK, models_of
 
@@ -153,8 +153,7 @@ def how_table(r: Result) -> str:
     rows = [(k, v) for k, v in r.how.items() if k not in hidden]
     cells = "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(text(v))}</td></tr>" for k, v in rows)
     numbers = "".join(
-        f"<tr><td>{escape(k)}</td><td>{'undefined' if not math.isfinite(v) else format(v, '.4g')}</td></tr>"
-        for k, v in list(r.summary().items())[:24]
+        f"<tr><td>{escape(k)}</td><td>{legible(format(v, '.4g'))}</td></tr>" for k, v in list(r.summary().items())[:24]
     )
     return f"<p>{escape(r.caption)}</p><table>{cells}</table><table>{numbers}</table>"
 
@@ -164,4 +163,4 @@ def text(value: Any) -> str:
         return ", ".join(map(text, value)) if len(value) <= 12 else f"{len(value)} values"
     if isinstance(value, dict):
         return ", ".join(f"{k}: {text(v)}" for k, v in value.items()) if len(value) <= 8 else f"{len(value)} entries"
-    return format(value, ".6g") if isinstance(value, float) else str(value)
+    return legible(format(value, ".6g")) if isinstance(value, float) else str(value)

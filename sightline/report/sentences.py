@@ -33,14 +33,14 @@ from sightline.evals.multilabel import MultiLabel, ReaL
 from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import Vtab
-from sightline.spec import Result
+from sightline.spec import Result, legible
 from sightline.training.run import Curves
 
 
 def sentence(r: Result) -> str:
     """What a result shows, from its numbers; for an unknown type the first of its summary."""
     tell = SENTENCES.get(type(r))
-    return tell(r) if tell is not None else _summary(r)
+    return legible(tell(r) if tell is not None else _summary(r))
 
 
 def percent(x: float) -> str:
@@ -148,6 +148,9 @@ def _receptive(r: ReceptiveField) -> str:
 
 
 def _residual(r: ResidualRatios) -> str:
+    if np.isnan(r.ratio).all():
+        why = next(iter(r.reasons.values()), "no reason is known")
+        return f"None of {len(r.names)} additions has a ratio of skip and branch ({why})."
     i = int(np.nanargmax(r.ratio))
     told = f"Skips carry {np.nanmedian(r.ratio):.1f} times what branches add (median), most at {r.names[i]}"
     if np.isfinite(r.class_token[0]).any():

@@ -1,21 +1,17 @@
 """`sl.write_report`: results in, a folder with the page, its figures, its data and a Markdown version out."""
 
 import io
-import json
 import logging
-import math
 import warnings
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sightline.report.collect import Collection, Entry, Given, collect
-from sightline.report.page import DAMAGED, Drawing, Page, guarded, said
+from sightline.report.page import DAMAGED, Drawing, Page, reason, said
 from sightline.report.sections import groups
-from sightline.spec import Result, atomic
-from sightline.studies.claims import verdicts
+from sightline.spec import Result, atomic, pack, to_json
+from sightline.studies.claims import CLAIMS, judged
+from sightline.studies.evidence import gather
 from sightline.studies.verdict import Verdict
 from sightline.views.draw import draw
 from sightline.views.points import points
@@ -26,13 +22,19 @@ log = logging.getLogger("sightline.report")
 
 
 def write_report(
-    results: Given, folder: str | Path, title: str = "What these models see", *, megabytes: float = 9.5
+    results: Given,
+    folder: str | Path,
+    title: str = "What these models see",
+    *,
+    megabytes: float = 9.5,
+    note: str = "",
 ) -> Path:
     """Write one self-contained page about results, and beside it their figures, data, results.json and report.md.
 
     `results`: results, names with results, files, or folders of `sl.look` and `sl.compare`. The page opens from disk,
     loads nothing, and depends on the results alone. What cannot be read is told on it. To stay below so many
-    `megabytes` it shows the attention of fewer images, and links to data beside it instead of holding it.
+    `megabytes` it shows the attention of fewer images, and links to data beside it instead of holding it. `note` is a
+    line below its title, such as whose photographs are shown.
 
     >>> import numpy as np, tempfile
     >>> r = sl.analysis.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
@@ -44,17 +46,33 @@ def write_report(
     if not megabytes > 0:
         raise ValueError(f"megabytes is a number above 0; got {megabytes!r}.")
     found = collect(results)
-    folder = Path(folder)
-    sound = [e.result for e in found.entries if said(e.result) != DAMAGED]
-    found_verdicts = verdicts(sound)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing are NaN, and are written so
+        return _written(found, Path(folder), (title, note), int(megabytes * 1e6))
+
+
+def _written(found: Collection, folder: Path, heading: tuple[str, str], limit: int) -> Path:
+    """The page and what stands beside it; `heading` is its title and the line below."""
+    verdicts = _judged(found)
     drawings = {e.name: drawing for e in found.entries if (drawing := _drawn(e, folder, found)) is not None}
     for e in found.entries:
         e.result.save(folder / "data" / f"{e.name}.npz")
-    page = Page(title, found, found_verdicts, drawings)
-    text = _fitted(page, int(megabytes * 1e6))
-    _text(folder / "results.json", json.dumps(plain(found, found_verdicts, title), indent=1, allow_nan=False) + "\n")
-    _text(folder / "report.md", markdown(found, found_verdicts, title))
+    text = _fitted(Page(heading, found, verdicts, drawings), limit)
+    _text(folder / "results.json", to_json(plain(found, verdicts, heading), indent=1, other=str) + "\n")
+    _text(folder / "report.md", markdown(found, verdicts, heading))
     return _text(folder / "report.html", text)
+
+
+def _judged(found: Collection) -> list[Verdict]:
+    """The verdicts of what is sound; a claim that these numbers break is told, the others go on."""
+    evidence = gather(e.result for e in found.entries if not said(e.result).startswith(DAMAGED))
+    verdicts: list[Verdict] = []
+    for claim in CLAIMS:
+        try:
+            verdicts += judged(claim, evidence)
+        except Exception as error:
+            found.notices.append(f"{claim.number} could not be judged ({reason(error)}).")
+    return verdicts
 
 
 def _drawn(e: Entry, folder: Path, found: Collection) -> Drawing | None:
@@ -64,8 +82,7 @@ def _drawn(e: Entry, folder: Path, found: Collection) -> Drawing | None:
     """
     base = folder / "figures"
     try:
-        with warnings.catch_warnings(), styled():
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with styled():
             figure = draw(e.result)
             with atomic(base / f"{e.name}.png") as partial:
                 figure.savefig(partial, format="png", dpi=110)
@@ -73,8 +90,10 @@ def _drawn(e: Entry, folder: Path, found: Collection) -> Drawing | None:
             buffer = io.StringIO()
             figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
             drawing = Drawing(buffer.getvalue(), points(figure))
-    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
-        found.notices.append(f"{e.name} could not be drawn ({' '.join(str(error).split())}).")
+    except OSError:  # the disk, not the result
+        raise
+    except Exception as error:
+        found.notices.append(f"{e.name} could not be drawn ({reason(error)}).")
         return None
     _text(base / f"{e.name}.svg", drawing.svg)
     return drawing
@@ -107,16 +126,9 @@ def _fitted(page: Page, limit: int) -> str:
 
 def compact(r: Result) -> bytes:
     """The file of a result as bytes."""
-    held = {f.name: getattr(r, f.name) for f in fields(r)}
     buffer = io.BytesIO()
-    arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
-    head = {"type": type(r).__name__, "version": 1, "values": {k: v for k, v in held.items() if k not in arrays}}
-    np.savez_compressed(buffer, allow_pickle=False, __head__=np.array(json.dumps(head, default=_item)), **arrays)
+    pack(r, buffer)
     return buffer.getvalue()
-
-
-def _item(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _text(path: Path, text: str) -> Path:
@@ -125,23 +137,7 @@ def _text(path: Path, text: str) -> Path:
     return path
 
 
-def strict(value: Any) -> Any:
-    """Fit for JSON, which knows no NaN."""
-    match value:
-        case dict():
-            return {str(k): strict(v) for k, v in value.items()}
-        case list() | tuple():
-            return [strict(v) for v in value]
-        case np.generic():
-            return strict(value.item())
-        case float():
-            return value if math.isfinite(value) else None
-        case None | bool() | int() | str():
-            return value
-    return str(value)
-
-
-def plain(found: Collection, judged: list[Verdict], title: str) -> dict[str, Any]:
+def plain(found: Collection, verdicts: list[Verdict], heading: tuple[str, str]) -> dict[str, Any]:
     """Everything but the arrays."""
     rows = [
         {
@@ -150,24 +146,31 @@ def plain(found: Collection, judged: list[Verdict], title: str) -> dict[str, Any
             "title": e.result.title,
             "caption": e.result.caption,
             "says": said(e.result),
-            "summary": guarded(e.result.summary, {}),
+            "summary": _summed(e.result),
             "how": e.result.how,
             "data": f"data/{e.name}.npz",
             "figure": f"figures/{e.name}.png",
         }
         for e in found.entries
     ]
-    whole = {"title": title, "verdicts": [v.plain() for v in judged], "results": rows, "notices": found.notices}
-    out: dict[str, Any] = strict(whole)
-    return out
+    about = {"title": heading[0], "note": heading[1]}
+    return {**about, "verdicts": [v.plain() for v in verdicts], "results": rows, "notices": found.notices}
 
 
-def markdown(found: Collection, judged: list[Verdict], title: str) -> str:
+def _summed(r: Result) -> dict[str, float]:
+    """The summary; of a damaged result none, and `says` has the reason."""
+    try:
+        return r.summary()
+    except Exception:
+        return {}
+
+
+def markdown(found: Collection, verdicts: list[Verdict], heading: tuple[str, str]) -> str:
     """The page without its script: verdicts as a table, a figure and a sentence per result."""
-    lines = [f"# {_cell(title)}", ""]
-    if judged:
+    lines = [f"# {_cell(heading[0])}", "", *([_cell(heading[1]), ""] if heading[1] else [])]
+    if verdicts:
         lines += ["| claim | verdict | models | effect |", "|---|---|---|---|"]
-        for v in judged:
+        for v in verdicts:
             effects = "; ".join(e.text() for e in v.effects)
             models = " and ".join(m for m in v.models if m)
             lines.append(f"| {v.claim}: {_cell(v.statement)} | **{v.state}** | {_cell(models)} | {_cell(effects)} |")

@@ -202,6 +202,11 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
     [('B4', 'holds')]
     """
     evidence = gather(results)
+    return [verdict for c in CLAIMS for verdict in judged(c, evidence)]
+
+
+def judged(c: Claim, evidence: Evidence) -> list[Verdict]:
+    """What the evidence says of one claim."""
     return [
         Verdict(
             claim=c.number,
@@ -213,7 +218,6 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
             needs=c.needs,
             note=note,
         )
-        for c in CLAIMS
         for models, effects, seeds, note in c.judge(evidence)
     ]
 

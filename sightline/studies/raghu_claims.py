@@ -138,6 +138,7 @@ def skips_of_both(e: Evidence) -> Iterator[Judged]:
         at = np.linspace(0, 1, 12)
         curves = [np.interp(at, np.linspace(0, 1, len(r.ratio)), np.log(r.ratio)) for r in (a, b)]
         gap = curves[0] - curves[1]
+        gap = gap[~np.isnan(gap)]  # a depth without a ratio says nothing
         yield (
             (vit.name, cnn.name),
             [
@@ -145,7 +146,7 @@ def skips_of_both(e: Evidence) -> Iterator[Judged]:
                 share_of("depths where the ViT's ratio is larger", gap > 0, "depths", bound=0.5),
             ],
             1,
-            f"larger at {int((gap > 0).sum())} of 12 depths",
+            f"larger at {int((gap > 0).sum())} of {len(gap)} depths",
         )
 
 
@@ -180,7 +181,7 @@ def hits(r: Localization, *, inside: bool = True) -> NDArray[np.bool_]:
     if inside and min(r.grid) > 2:
         mask[:] = False
         mask[1:-1, 1:-1] = True
-    return np.asarray(own[mask.ravel()])
+    return np.asarray(own[mask.ravel() & ~np.isnan(flat).all(1)])
 
 
 def places(r: Localization) -> Effect:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.evals.interval import half_width, wilson
+from sightline.spec import legible
 
 State = Literal["holds", "does not hold", "undecided"]
 
@@ -51,7 +52,7 @@ class Effect:
             found = f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}] over {self.over}"
         else:
             found = f"{self.value:.3g}, no interval"
-        return f"{self.what}: {found}; asked for: {self.side} {self.bound:.3g}"
+        return f"{self.what}: {legible(found)}; asked for: {self.side} {self.bound:.3g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +95,9 @@ class Verdict:
         return "the interval includes the bound, or is unknown: " + "; ".join(open_) if open_ else ""
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        rows = [
-            {**vars(e), "state": e.state} | {k: _finite(getattr(e, k)) for k in ("value", "low", "high")}
-            for e in self.effects
-        ]
+        """Everything that it says, for `to_json`."""
+        rows = [{**vars(e), "state": e.state} for e in self.effects]
         return {**vars(self), "state": self.state, "why": self.why(), "effects": rows}
-
-
-def _finite(x: float) -> float | None:
-    return float(x) if math.isfinite(x) else None
 
 
 def around(what: str, value: float, half: float, over: str, **more: Any) -> Effect:

@@ -6,7 +6,6 @@ code: folders are handed on, and a pickle in one would run whatever its sender l
 draw is keyed by the seed and the step.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from sightline.spec import from_json, to_json
 from sightline.training.optim import Average, own_name
 from sightline.training.parallel import World, whole
 from sightline.weights.containers.safetensors import SafetensorsSource, write_safetensors
@@ -40,7 +40,7 @@ def tensors_of(task: nn.Module, optimizer: torch.optim.Optimizer, average: Avera
 def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], world: World) -> None:
     """Keep the state of this step; the one before stays until this one is complete."""
     if world.first:
-        write_safetensors(folder / FILE, tensors, {HEAD: json.dumps(facts)}, gather=whole)
+        write_safetensors(folder / FILE, tensors, {HEAD: to_json(facts)}, gather=whole)
     elif world.sharded:
         for tensor in tensors.values():
             whole(tensor)
@@ -57,8 +57,8 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
     if not (folder / FILE).exists():
         return None
     try:
-        facts = json.loads(_opened(folder).header.get(HEAD, "null"))
-    except (json.JSONDecodeError, RecursionError) as error:
+        facts = from_json(_opened(folder).header.get(HEAD, "null"))
+    except (ValueError, RecursionError) as error:
         raise _useless(folder, f"what {FILE} says about itself is damaged") from error
     match facts:
         case {

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import math
 import os
 import platform
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 import sightline.weights.saving as weights
 from sightline.data.datasets import Dataset
 from sightline.models.construct import Model
-from sightline.spec import Result, atomic
+from sightline.spec import Result, atomic, from_json, to_json
 from sightline.training.recipe import Recipe
 from sightline.weights.containers.safetensors import bytes_of
 from sightline.weights.loading import load
@@ -93,7 +92,7 @@ class Run:
     def about(self) -> dict[str, Any]:
         """run.json: model, recipe, data, seed, versions, preflight, and how it ended."""
         try:
-            about = json.loads((self.path / "run.json").read_text())
+            about = from_json((self.path / "run.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{self.folder} holds no run: there is no run.json.") from None
         except ValueError as error:
@@ -123,7 +122,7 @@ class Run:
         found = []
         for line in lines:
             try:
-                found.append(json.loads(line))
+                found.append(from_json(line))
             except ValueError:
                 break
         return found
@@ -192,17 +191,17 @@ class Run:
 
     def write(self, about: Mapping[str, Any]) -> None:
         with atomic(self.path / "run.json") as partial:
-            partial.write_text(json.dumps(about, indent=1) + "\n")
+            partial.write_text(to_json(about, indent=1) + "\n")
 
     def cut(self, step: int) -> None:
         """Forget what was logged behind this step: it will be done again."""
         rows = [row for row in self.rows() if row.get("step", 0) <= step]
         with atomic(self.path / "log.jsonl") as partial:
-            partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            partial.write_text("".join(to_json(row) + "\n" for row in rows))
 
     def log(self, row: Mapping[str, Any]) -> None:
         with (self.path / "log.jsonl").open("a") as file:
-            file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+            file.write(to_json({k: _plain(v) for k, v in row.items()}) + "\n")
 
     def keep(self, model: Model, name: str, *, probes: bool = False) -> None:
         """Weights under one of the folder's names; model.safetensors is always the last or the best of them."""
@@ -239,7 +238,7 @@ def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) 
         "data": {"train": train.fingerprint(), "val": val.fingerprint() if val is not None else None},
         "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
     }
-    return json.loads(json.dumps(found))  # as it will be read back
+    return from_json(to_json(found))  # as it will be read back
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -281,5 +280,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         value = value.item()
     if isinstance(value, float):
-        return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+        return float(f"{value:.9g}")
     return value

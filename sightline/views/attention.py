@@ -12,7 +12,7 @@ from sightline.analysis.pca import FeaturePCA
 from sightline.analysis.saliency.attribution import Attribution
 from sightline.analysis.saliency.faithfulness import ObjectMass
 from sightline.analysis.saliency.object_focus import ObjectFocus
-from sightline.views.style import COLORS, INK, LIKENESS, PALE, bare, mosaic, spread_out
+from sightline.views.style import COLORS, INK, LIKENESS, PALE, bare, finite, mosaic, spread_out
 
 IMAGES = 6  # that a figure shows
 
@@ -41,7 +41,7 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
     right.set_xlabel("block, first to last")
     for ax in (left, right):
         ax.axhline(r.uniform, color=PALE, linestyle="--", zorder=0, label="looking everywhere alike")
-        ax.set_ylim(0, max(r.uniform, float(np.nanmax(r.pixels))) * 1.08)
+        ax.set_ylim(0, max(r.uniform, finite(r.pixels).max(initial=0)) * 1.08)
     left.legend(loc="lower right")
     if r.prefix:
         figure.colorbar(dots, ax=right, label="attention on the class token", fraction=0.06, pad=0.02)
@@ -129,7 +129,7 @@ def draw_focus(r: ObjectFocus, ax: Any) -> None:
     """Mass on the object minus its area for each kind of map, mean and 95 % interval over images."""
     gains = [r.gain(method) for method in r.methods]
     at = range(len(gains))
-    ax.barh(at, [g[0] for g in gains], xerr=np.nan_to_num([g[1] for g in gains]), color=COLORS[0], capsize=3)
+    ax.barh(at, [g[0] for g in gains], xerr=finite([g[1] for g in gains]), color=COLORS[0], capsize=3)
     ax.axvline(0, color=PALE, linestyle="--")
     ax.set_yticks(at, list(r.methods))
     ax.invert_yaxis()

@@ -10,7 +10,7 @@ from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
 from sightline.analysis.receptive_fields import ReceptiveField
 from sightline.analysis.residual import ResidualRatios
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
-from sightline.views.style import COLORS, LIKENESS, PALE, bare, heat, mosaic, spread_out
+from sightline.views.style import COLORS, LIKENESS, PALE, bare, finite, heat, mosaic, spread_out
 
 
 def draw_receptive(r: ReceptiveField, figure: Any) -> None:
@@ -25,7 +25,7 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     ax = below.subplots()
     depth = np.arange(len(r.maps))
     for j, share in enumerate((50, 90)):
-        error = None if r.radii_error is None else np.nan_to_num(1.96 * r.radii_error[:, j])
+        error = None if r.radii_error is None else finite(1.96 * r.radii_error[:, j])
         ax.errorbar(
             depth, r.radii[:, j], yerr=error, marker="o", color=COLORS[j], capsize=2, label=f"{share} % of the mass"
         )

@@ -37,7 +37,7 @@ from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result, atomic
 from sightline.training.run import Curves
 from sightline.views import attention, depth, scores, similarity
-from sightline.views.style import COLORS, heat, legend, lines, new_figure, styled
+from sightline.views.style import COLORS, finite, heat, legend, lines, new_figure, styled
 
 Size = tuple[float, float]  # inches
 # one panel: (result, axes); drawn into the axes of the caller
@@ -135,7 +135,7 @@ def fallback(r: Result, figure: Any) -> None:
     elif tables:
         name, table = next(iter(tables.items()))
         ax = figure.subplots()
-        heat(ax, table.astype(float), top=max(float(np.nanmax(table)), 1e-9), label=name)
+        heat(ax, table.astype(float), top=max(finite(table).max(initial=0), 1e-9), label=name)
         ax.set(xlabel="column", ylabel="row")
     else:
         _numbers(r.summary(), figure)

@@ -13,7 +13,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
 from sightline.training.run import Curves
-from sightline.views.style import COLORS, PALE, heat, legend, lines, spread_out
+from sightline.views.style import COLORS, PALE, finite, heat, legend, lines, spread_out
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
 
@@ -27,7 +27,7 @@ def short(name: str, most: int = 18) -> str:
 def draw_fewshot(r: FewShot, ax: Any) -> None:
     """Accuracy by shots, mean and 95 % interval over draws (ViT, figure 4)."""
     x = np.arange(len(r.shots))
-    ax.errorbar(x, 100 * r.mean, yerr=100 * np.nan_to_num(r.half_width), marker="o", color=COLORS[0], capsize=3)
+    ax.errorbar(x, 100 * r.mean, yerr=100 * finite(r.half_width), marker="o", color=COLORS[0], capsize=3)
     ax.axhline(100 / max(len(r.classes), 1), color=PALE, linestyle="--", label="chance")
     ax.set_xticks(x, [str(s) for s in r.shots])
     ax.set(xlabel="training images per class", ylabel="accuracy, %", ylim=(0, 100))

@@ -11,7 +11,7 @@ from sightline.analysis.similarity.cka import CKA
 from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.dense import Correspondence
-from sightline.views.style import COLORS, bare, heat, legend, lines, models_of, mosaic, nice_top
+from sightline.views.style import COLORS, bare, finite, heat, legend, lines, models_of, mosaic, nice_top
 
 
 def draw_cka(r: CKA, ax: Any) -> None:
@@ -29,7 +29,7 @@ def draw_heads(r: HeadSubsets, ax: Any) -> None:
     lines(ax, r.distance, r.similarity.T, r.columns)
     ax.set_xlabel("mean attention distance of the subset, pixels")
     ax.set_ylabel("CKA with the CNN's layer")
-    ax.set_ylim(min(0.0, float(np.nanmin(r.similarity))), 1)
+    ax.set_ylim(finite(r.similarity).min(initial=0), 1)
     legend(ax, len(r.columns))
 
 
@@ -38,7 +38,7 @@ def draw_block_similarity(r: BlockSimilarity, ax: Any) -> None:
     lines(ax, r.depth, r.similarity, r.models, r.band)
     ax.set_xlabel("relative depth (0 first block, 1 last)")
     ax.set_ylabel("CKA with the reference")
-    ax.set_ylim(min(0.0, float(np.nanmin(r.similarity))), 1)
+    ax.set_ylim(finite(r.similarity).min(initial=0), 1)
     ax.legend(loc="best")
 
 
@@ -94,7 +94,7 @@ def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
     """Twins that differ in what their head reads: likeness by block, probes by block (Raghu et al., figures 10, 11)."""
     left, right = figure.subplots(1, 2)
     left.plot(range(len(r.by_block)), r.by_block, marker="o", color=COLORS[0])
-    left.set(xlabel="block, first to last", ylabel="CKA of the two", ylim=(min(0.0, float(np.nanmin(r.by_block))), 1))
+    left.set(xlabel="block, first to last", ylabel="CKA of the two", ylim=(finite(r.by_block).min(initial=0), 1))
     if len(r.curves):
         lines(right, np.arange(r.accuracy.shape[1]), 100 * r.accuracy, r.curves)
         right.legend(loc="best")

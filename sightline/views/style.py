@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 INK = "#22262b"  # text and axes; the page replaces it by its own color of text
 PALE = "#9aa1a9"
@@ -73,6 +73,12 @@ def colors(name: str = LIKENESS) -> NDArray[np.uint8]:
     import matplotlib as mpl
 
     return np.asarray(np.round(mpl.colormaps[name](np.arange(256))[:, :3] * 255), dtype=np.uint8)
+
+
+def finite(values: ArrayLike, otherwise: float = 0.0) -> NDArray[np.float64]:
+    """Infinities and NaN replaced: lengths of error bars and ends of axes must be finite, what is drawn need not."""
+    x = np.asarray(values, dtype=np.float64)
+    return np.where(np.isfinite(x), x, otherwise)
 
 
 def nice_top(values: NDArray) -> float:

@@ -162,6 +162,45 @@ def test_streamed_equals_features_held_at_once(vit, cnn, make_images):
             assert found.knn[i, j] == pytest.approx(sl.analysis.mutual_knn(x, y, k=10), abs=0.02)
 
 
+def ragged(x, y, batch):
+    """CKA of features by Song's formula, batch after batch; a batch of m weighs m(m-3)."""
+    pairs = [(a, b) for a, b in zip(x.split(batch), y.split(batch)) if len(a) >= 4]
+
+    def total(of):
+        return sum(len(a) * (len(a) - 3) * song(*of(a @ a.mT, b @ b.mT)).item() for a, b in pairs)
+
+    own = total(lambda k, l: (k, k)) * total(lambda k, l: (l, l))
+    return total(lambda k, l: (k, l)) / own**0.5
+
+
+@pytest.fixture(scope="module")
+def two_layers(vit):
+    """Images, and what two layers make of them in float64."""
+    images = torch.rand(100, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+    names = ("blocks.0.mlp_sum", "blocks.2.mlp_sum")
+    with torch.no_grad(), sl.record(vit, *names) as tape:
+        vit(images)
+    return images, names, [tape[name].flatten(1).double() for name in names]
+
+
+@given(n=st.integers(8, 60), batch=st.integers(4, 60))
+def test_a_batch_of_m_weighs_m_times_m_minus_3(vit, two_layers, n, batch):
+    images, names, (x, y) = two_layers
+    found = sl.cka(vit, None, images[:n], layers=names, batch=batch)
+    assert found.similarity[0, 1] == pytest.approx(ragged(x[:n], y[:n], batch), abs=1e-4)
+    np.testing.assert_allclose(found.similarity.diagonal(), 1, atol=1e-9)
+
+
+def test_a_short_last_batch_changes_little(vit, two_layers):
+    """100 images in batches of 96: four more images cannot move what ninety-six say."""
+    images, names, _ = two_layers
+    whole, parted = (sl.cka(vit, None, images, layers=names, batch=b) for b in (100, 96))
+    np.testing.assert_allclose(parted.similarity, whole.similarity, atol=0.02)
+    np.testing.assert_allclose(
+        parted.knn.diagonal(), 1
+    )  # a batch too small for neighbors is not counted as having none
+
+
 def test_within_one_model(vit, make_images):
     found = sl.cka(vit, None, make_images, batch=32)
     assert found.rows == found.columns

@@ -26,6 +26,14 @@ def test_values_are_those_of_linear_cka(make_images):
     assert found.class_token[0, 1, 3] == pytest.approx(sl.analysis.linear_cka(tokens[:, 0], patch), abs=1e-4)
 
 
+def test_a_short_last_batch_changes_little():
+    """68 images in batches of 64: four more images cannot move what sixty-four say."""
+    model = sl.build("vit-nano4", classes=0, depth=1)
+    images = torch.rand(68, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    whole, parted = (sl.localization(model, images, batch=b).maps for b in (68, 64))
+    np.testing.assert_allclose(parted, whole, atol=0.05)
+
+
 def test_without_attention_every_token_knows_its_own_patch(make_images):
     model = sl.build("vit-nano4", classes=0, pool="gap")
     for block in model.blocks:

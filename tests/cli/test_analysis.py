@@ -1,6 +1,7 @@
 """The verbs look and compare: tables, --json, exit codes."""
 
 import json
+import re
 
 import pytest
 
@@ -54,6 +55,51 @@ def test_exit_1_where_one_of_them_failed_and_0_once_it_is_done(capsys, tmp_path,
     code, out, _ = run(capsys, *base, "--json")
     assert code == 0
     assert {r["name"]: r["state"] for r in json.loads(out)} == {"residual": "done", "positions": "kept"}
+
+
+ZERO = """
+from torch import nn
+import sightline as sl
+
+class Unit(nn.Module):
+    def __init__(self, last):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1))
+        self.norm = nn.BatchNorm2d(8)
+        nn.init.constant_(self.norm.weight, last)
+
+    def forward(self, x):
+        return x + self.norm(self.body(x))
+
+def net(last):
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    row = nn.Sequential(nn.Conv2d(3, 8, 3, 4, 1), Unit(last), Unit(last), *head)
+    return sl.adopt(row, image=sl.ImageSpec(size=(32, 32)))
+
+def zero():
+    return net(0)
+
+def one():
+    return net(1)
+"""
+
+
+def test_compare_of_networks_whose_branches_are_zero_ends_with_a_page(capsys, tmp_path):
+    (tmp_path / "nets.py").write_text(ZERO)
+    a, b = (f"{tmp_path}/nets.py:{name}" for name in ("zero", "one"))
+    code, out, err = run(
+        capsys, "compare", a, b, "scenes/shape", "--out", str(tmp_path / "out"), "--num", "12", "--report", "--json",
+        "--only", "residual-a residual-b receptive-field-before-a cka-a",
+    )  # fmt: skip
+    assert code == 0, err
+    rows = {row["name"]: row for row in json.loads(out, parse_constant=pytest.fail)}
+    assert rows["residual-a"]["numbers"]["ratio of the patches, mean"] == "NaN"
+    assert rows["residual-b"]["numbers"]["ratio of the patches, mean"] > 0
+    text = (tmp_path / "out/report/report.html").read_text()
+    for body in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.S):
+        json.loads(body, parse_constant=pytest.fail)
+    assert "the branch adds nothing" in text
+    assert "could not be" not in text
 
 
 @pytest.mark.parametrize(

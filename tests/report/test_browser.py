@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sightline as sl
-from tests.figures import makers
+from tests.views import makers
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -43,6 +43,23 @@ def results():
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     return sl.write_report(results(), tmp_path_factory.mktemp("browser"), "A page to touch")
+
+
+def test_what_is_not_finite_is_told_as_what_it_is(chromium, tmp_path):
+    """An infinite and an undefined cell, a radius that is none: the views say so, and nothing breaks."""
+    holes = CKA.similarity.copy()
+    holes[0, 0], holes[-1, -1] = np.inf, np.nan
+    field = makers.receptive()
+    radii = field.radii.copy()
+    radii[:, 0], radii[:, 1] = np.nan, np.inf
+    made = {"cka": replace(CKA, similarity=holes), "receptive": replace(field, radii=radii)}
+    page = Opened(chromium, sl.write_report(made, tmp_path))
+    page.point("cka", 0.01, 0.99)  # the first layer is the lowest row
+    assert "CKA ∞" in page.told("cka")
+    page.point("cka", 0.99, 0.01)
+    assert "CKA not a number" in page.told("cka")
+    assert "within not a number pixels (inner circle), 90 % within ∞" in page.told("receptive")
+    assert page.said == []
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,22 @@
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from tests.figures.test_draw import drawn_types
 
 import sightline as sl
 from sightline.cli import main
 from sightline.report.papers import TOPICS
 from sightline.report.payload import PAYLOADS, coarser, payload, plane
 from sightline.report.sentences import SENTENCES, sentence
-from tests.figures import makers
+from sightline.spec import from_json
+from sightline.studies.claims import CLAIMS
+from sightline.views.draw import PANEL
+from tests.views import makers
+from tests.views.test_draw import drawn_types
 
 EVERY = makers.every()
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
@@ -184,10 +187,12 @@ def test_planes_keep_values_and_gaps():
     import base64
     import zlib
 
-    values = np.array([[0.25, np.nan], [-0.5, 1.0]])
+    values = np.array([[0.25, np.nan, np.inf], [-0.5, 1.0, -np.inf]])
     p = plane(values)
-    whole = np.frombuffer(zlib.decompress(base64.b64decode(p["data"])), "<u2").reshape(2, 2)
-    back = np.where(whole == 65535, np.nan, p["low"] + whole * (p["high"] - p["low"]) / 65534)
+    whole = np.frombuffer(zlib.decompress(base64.b64decode(p["data"])), "<u2").reshape(2, 3)
+    back = p["low"] + whole * (p["high"] - p["low"]) / 65532
+    for code, value in ((65533, np.nan), (65534, np.inf), (65535, -np.inf)):
+        back = np.where(whole == code, value, back)
     np.testing.assert_allclose(back, values, atol=1e-4)
 
 
@@ -278,6 +283,66 @@ def test_damaged_numbers_do_not_take_the_page_along(tmp_path):
     assert "could not be drawn" in text
     assert "do not fit together" in text
     assert escape(sentence(makers.mass())) in text
+
+
+def poisoned(result, value):
+    """The same with one value of every array replaced."""
+    changed = {}
+    for f in fields(result):
+        array = getattr(result, f.name)
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size:
+            changed[f.name] = array.copy()
+            changed[f.name].flat[0] = value
+    return replace(result, **changed)
+
+
+def payloads(text):
+    """Everything that the page hands to its script, as strict JSON."""
+    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', text, re.S)
+    return {name: json.loads(body, parse_constant=pytest.fail) for name, body in found}
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_is_drawn_around_and_shown(tmp_path, value):
+    """Every type of result with a hole in every array: figures draw what is finite, the page is strict JSON."""
+    page = sl.write_report({name: poisoned(r, value) for name, r in EVERY.items()}, tmp_path)
+    text = page.read_text()
+    assert "could not be" not in text
+    assert len(payloads(text)) > 5
+    told = from_json((tmp_path / "results.json").read_text())
+    json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+    assert not all(np.isfinite(v) for row in told["results"] for v in row["summary"].values())
+    assert ("∞" if value == np.inf else "not a number") in text
+
+
+class Broken(sl.Result):
+    """Nothing about it can be told."""
+
+    def summary(self):
+        raise AttributeError("it has no numbers")
+
+
+def test_one_broken_result_is_named_with_its_reason_and_the_others_stay(tmp_path, monkeypatch):
+    def fails(*anything):
+        raise AssertionError("out of order")
+
+    monkeypatch.setitem(PAYLOADS, sl.analysis.CKA, fails)
+    monkeypatch.setitem(PANEL, sl.analysis.HeadSubsets, (fails, (5, 3)))
+    monkeypatch.setattr("sightline.report.write.CLAIMS", [replace(c, judge=fails) for c in CLAIMS if c.number == "C8"])
+    found = {
+        "bad": Broken(title="bad", caption=""),
+        "cka": makers.cka(),
+        "heads": makers.heads(),
+        "mass": makers.mass(),
+    }
+    text = sl.write_report(found, tmp_path).read_text()
+    assert "it has no numbers" in text
+    assert "The interactive view could not be made (out of order)" in text
+    assert "C8 could not be judged (out of order)" in text
+    assert "heads could not be drawn (out of order)" in text
+    assert escape(sentence(makers.mass())) in text
+    shown = [a["data-results"] for tag, a in Parsed(text).tags if tag == "section" and a.get("class") == "result"]
+    assert {name for names in shown for name in names.split()} == set(found)
 
 
 def test_what_is_no_result_is_refused(tmp_path):

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.figures.makers import CNN, VIT
 
 import sightline as sl
+from sightline.spec import to_json
 from sightline.studies.claims import CLAIMS, unjudged
 from sightline.studies.verdict import mean_of, share_difference
-from tests.figures import makers
+from tests.views import makers
+from tests.views.makers import CNN, VIT
 
 GAP = {"name": "GAP ViT", "kind": "vit", "pool": "gap"}
 HYBRID = {"name": "hybrid", "kind": "hybrid", "pool": "cls"}
@@ -157,6 +158,13 @@ def test_a_comparison_by_block_is_no_study_of_data():
     assert of("C20", makers.scale()) == []
 
 
+def test_a_ratio_that_is_none_refutes_nothing():
+    """A CNN whose branches add nothing has no ratio: that is not a ratio larger than the ViT's."""
+    bare = makers.residual(model=CNN)
+    (v,) = of("C11", makers.residual(), replace(bare, ratio=np.full_like(bare.ratio, np.nan)))
+    assert v.state == "undecided"
+
+
 def test_the_rest_is_listed():
     found = sl.verdicts([makers.fewshot()])
     assert set(unjudged(found)) == {c.number for c in CLAIMS} - {"B4"}
@@ -165,7 +173,7 @@ def test_the_rest_is_listed():
 def test_verdicts_are_strict_json():
     found = sl.verdicts([r for pair in PAIRS.values() for r in pair[0]])
     for v in found:
-        json.dumps(v.plain(), allow_nan=False)
+        json.loads(to_json(v.plain()), parse_constant=pytest.fail)
         assert all(e.text() for e in v.effects)
 
 

@@ -85,12 +85,14 @@ def test_a_run_that_logged_nothing_yet(run, tmp_path):
     assert empty.rows() == []
 
 
-def test_numbers_that_are_none_are_words_in_the_log(run, tmp_path):
+def test_what_is_not_finite_is_logged_as_what_it_is(run, tmp_path):
     other = copied(run, tmp_path / "odd")
     other.log({"step": 1, "train/loss": math.nan, "own": torch.tensor(2.0), "event": "x", "third": 1 / 3})
-    assert json.loads((other.path / "log.jsonl").read_text())["train/loss"] == "nan"
-    assert other.rows() == [{"step": 1, "train/loss": "nan", "own": 2.0, "event": "x", "third": 0.333333333}]
-    assert other.curves().names == ("own", "third")
+    assert json.loads((other.path / "log.jsonl").read_text())["train/loss"] == "NaN"
+    (row,) = other.rows()
+    assert math.isnan(row.pop("train/loss"))
+    assert row == {"step": 1, "own": 2.0, "event": "x", "third": 0.333333333}
+    assert other.curves().names == ("train/loss", "own", "third")
 
 
 def test_log_is_cut_where_the_state_stands(run, tmp_path):

@@ -209,7 +209,7 @@ def maps(*, heads=0):
     shape = (3, heads, 4, 4) if heads else (3, 4, 4)
     return sl.analysis.AttentionMaps(
         title="Maps", caption="Synthetic.", how={"kind": "test"} if not heads else {"block": 2, "query": "patch 1"},
-        maps=random(*shape).astype(np.float32), image_size=(16, 16), make_images=make_images(),
+        maps=random(*shape).astype(np.float32), image_size=(16, 16), images=make_images(),
     )  # fmt: skip
 
 
@@ -218,14 +218,14 @@ def attribution():
     return sl.analysis.Attribution(
         title="Attribution", caption="Synthetic.", maps=random(3, 4, 4).astype(np.float32), classes=np.arange(3),
         deletion=one * 0.2, insertion=0.5 + one * 0.2, deletion_random=one, insertion_random=one,
-        agreement_random_weights=one - 0.5, image_size=(16, 16), make_images=make_images(),
+        agreement_random_weights=one - 0.5, image_size=(16, 16), images=make_images(),
     )  # fmt: skip
 
 
 def head_attention():
     rows = random(2, 3, 2, 17, 16)
     return sl.analysis.HeadAttention(
-        title="HeadAttention", caption="Synthetic.", how={"models": [VIT]}, make_images=make_images(2),
+        title="HeadAttention", caption="Synthetic.", how={"models": [VIT]}, images=make_images(2),
         attention=np.round(rows / rows.max(-1, keepdims=True) * 255).astype(np.uint8),
         peaks=(rows.max(-1) / rows.sum(-1)).astype(np.float32), grid=(4, 4), prefix=1,
     )  # fmt: skip
@@ -233,7 +233,7 @@ def head_attention():
 
 def film(model=VIT):
     return sl.analysis.FeaturePCA(
-        title="Film", caption="Synthetic.", how={"models": [model]}, make_images=make_images(2),
+        title="Film", caption="Synthetic.", how={"models": [model]}, images=make_images(2),
         features=(random(2, 3, 16, 5) * 200 - 100).astype(np.int8), layers=("blocks.0", "blocks.1", "blocks.2"),
         grids=((4, 4), (4, 4), (2, 2)), explained=np.array([0.9, 0.8, 0.7]),
     )  # fmt: skip

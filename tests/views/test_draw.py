@@ -11,7 +11,7 @@ import sightline as sl
 from sightline.spec import _family
 from sightline.views.draw import FIGURE, PANEL
 from sightline.views.style import mosaic, new_figure, nice_top, spread_out
-from tests.figures import makers
+from tests.views import makers
 
 EVERY = makers.every()
 

@@ -8,7 +8,7 @@ import pytest
 import sightline as sl
 from sightline.views.points import MOST, points
 from sightline.views.style import new_figure, styled
-from tests.figures import makers
+from tests.views import makers
 
 EVERY = makers.every()
 

@@ -19,7 +19,7 @@ from sightline.observe.model import ObservedModel, evaluation_mode, observe
 from sightline.observe.select import Layers, Tokens, check_tokens, select_layers
 from sightline.spec import Result
 
-ESTIMATOR = "HSIC_1 of U-centered Gram matrices, summed over batches before the ratio"
+ESTIMATOR = "<K^, L^> of U-centered Gram matrices, summed over batches before the ratio: a batch of m weighs m(m-3)"
 log = logging.getLogger("sightline.analysis")
 
 

@@ -1,4 +1,4 @@
-"""Gram matrices of many layers, built inside the hooks of one forward pass, and the sums over batches of their HSIC."""
+"""Gram matrices of many layers, built inside the hooks of one forward pass, and the sums over batches behind CKA."""
 
 from collections.abc import Sequence
 
@@ -50,9 +50,10 @@ def unusable(made: Tensor, rows: Tensor) -> str | None:
 
 
 class Sums:
-    """HSIC of every pair of layers of two models (or of one with itself), summed over batches in float64.
+    """<K^, L^> of every pair of layers of two models (or of one with itself), summed over batches in float64.
 
-    xy, xx and yy are summed each before there is any ratio. `shared` counts neighbors in common in the same way.
+    xy, xx and yy are summed each before there is any ratio. They are not divided by m(m-3): HSIC_1 of a batch of 4 is
+    noise, and would count as much as that of a full batch. `shared` counts neighbors in common in the same way.
     `moments` are sums of squares and products of what the batches say: from them comes how far they are apart, without
     keeping any.
     """
@@ -65,20 +66,20 @@ class Sums:
         self.shared = torch.zeros(len(self.rows), wide, dtype=torch.float64)
         self.moments = {key: torch.zeros_like(self.xy) for key in ("xy xy", "xy xx", "xy yy", "xx yy")}
         self.squares = torch.zeros_like(self.xx), torch.zeros_like(self.yy)
-        self.images = self.batches = 0
+        self.images = self.batches = self.near = 0  # near: images of batches large enough to have neighbors
 
     def add(self, m: int, a: dict[str, Tensor], b: dict[str, Tensor] | None) -> None:
         """One batch of m images. Layers without a Gram matrix become NaN."""
         here = stacked(a, self.rows, m)
         there = here if b is None else stacked(b, self.columns or (), m)
-        weight = 1 / (m * (m - 3))
         x = u_center(here).flatten(1)
         y = x if b is None else u_center(there).flatten(1)
-        self._note((x @ y.mT).cpu() * weight, x.square().sum(1).cpu() * weight, y.square().sum(1).cpu() * weight)
+        self._note((x @ y.mT).cpu(), x.square().sum(1).cpu(), y.square().sum(1).cpu())
         if m > NEIGHBORS:
             near = neighbors(here, NEIGHBORS).flatten(1)
             other = near if b is None else neighbors(there, NEIGHBORS).flatten(1)
             self.shared += (near @ other.mT).double().cpu() / NEIGHBORS
+            self.near += m
         self.images += m
 
     def _note(self, xy: Tensor, xx: Tensor, yy: Tensor) -> None:
@@ -119,8 +120,8 @@ class Sums:
 
     def knn(self) -> Tensor:
         """Share of neighbors in common; NaN where a layer has no Gram matrix or batches were too small."""
-        known = torch.isfinite(self.cka()) & (self.shared.sum() > 0)
-        return torch.where(known, self.shared / max(self.images, 1), torch.nan)
+        known = torch.isfinite(self.cka()) & (self.near > 0)
+        return torch.where(known, self.shared / max(self.near, 1), torch.nan)
 
 
 def stacked(grams: dict[str, Tensor], names: Sequence[str], m: int) -> Tensor:

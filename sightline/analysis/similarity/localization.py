@@ -119,7 +119,7 @@ def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t mm"]:
 
 
 class PatchSums:
-    """HSIC sums of tokens with patches."""
+    """<K^, L^> of tokens with patches, summed over batches: one of m images weighs m(m-3), as in `grams.Sums`."""
 
     def __init__(self) -> None:
         self.xy: Any = 0.0
@@ -130,10 +130,9 @@ class PatchSums:
     def add(self, tokens: Tensor, patches: Tensor, prefix: int, grid: tuple[int, int]) -> None:
         m = tokens.shape[1]
         x, y = centered_grams(tokens), centered_grams(patches)
-        weight = 1 / (m * (m - 3))
-        self.xy = self.xy + (x @ y.mT).cpu() * weight
-        self.xx = self.xx + x.square().sum(1).cpu() * weight
-        self.yy = self.yy + y.square().sum(1).cpu() * weight
+        self.xy = self.xy + (x @ y.mT).cpu()
+        self.xx = self.xx + x.square().sum(1).cpu()
+        self.yy = self.yy + y.square().sum(1).cpu()
         self.images, self.prefix, self.grid = self.images + m, prefix, grid
 
 
