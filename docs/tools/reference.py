@@ -58,7 +58,10 @@ def pages() -> dict[str, str]:
     """The text of every reference page."""
     top = public_names(PACKAGE / "__init__.pyi")
     values = [name for name, module in top.items() if module == "spec"]
-    shared = [f"# sightline.spec\n\n{first_line(PACKAGE / 'spec.py')}", *(entry(f"sightline.{name}") for name in values)]
+    shared = [
+        f"# sightline.spec\n\n{first_line(PACKAGE / 'spec.py')}",
+        *(entry(f"sightline.{name}") for name in values),
+    ]
     rooms = {stub.parent.name: room_page(stub) for stub in sorted(PACKAGE.glob("*/__init__.pyi"))}
     return {"index": top_page(top, values), "spec": "\n\n".join(shared), **rooms}
 
