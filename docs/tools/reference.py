@@ -20,11 +20,20 @@ is described under [training](training.md#recipes).
 """
 
 
+def imports(stub: Path) -> list[tuple[str, str]]:
+    """What a stub declares: (name, where from); "" is the stub's own package."""
+    nodes = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return [(alias.name, node.module or "") for node in nodes for alias in node.names]
+
+
+def is_module(stub: Path, name: str, module: str) -> bool:
+    place = stub.parent.joinpath(*module.split("."), name)
+    return place.is_dir() or place.with_suffix(".py").exists()
+
+
 def public_names(stub: Path) -> dict[str, str]:
-    """Each public name of a stub that is no module, and the module that defines it."""
-    imports = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
-    lines = [(alias.name, node.module) for node in imports for alias in node.names]
-    return {name: module for name, module in lines if module and name != "recipes"}
+    """Each public function and class of a stub, and the module that defines it."""
+    return {name: module for name, module in imports(stub) if not is_module(stub, name, module)}
 
 
 def first_line(module: Path) -> str:
@@ -35,12 +44,21 @@ def entry(path: str, *options: str) -> str:
     return "\n".join([f"::: {path}", *(["    options:"] if options else []), *(f"      {o}" for o in options)])
 
 
+def module_section(module: str, stub: Path) -> str:
+    """A public module of a room: its own stub's names, or all that the file defines."""
+    if stub.exists():
+        entries = [entry(f"{module}.{name}") for name in public_names(stub)]
+    else:
+        entries = [entry(module, "show_root_heading: false", "show_root_toc_entry: false")]
+    return "\n\n".join([f"## {stub.parent.name.capitalize()}", *entries])
+
+
 def room_page(stub: Path) -> str:
     """What the room is for, and every public name in the order of its modules."""
     room = f"sightline.{stub.parent.name}"
     entries = [entry(f"{room}.{name}") for name in public_names(stub)]
-    if stub.parent.name == "training":
-        entries += ["## Recipes", entry(f"{room}.recipes", "show_root_heading: false", "show_root_toc_entry: false")]
+    modules = [name for name, module in imports(stub) if is_module(stub, name, module)]
+    entries += [module_section(f"{room}.{name}", stub.parent / name / "__init__.pyi") for name in modules]
     return "\n\n".join([f"# {room}", first_line(stub.with_suffix(".py")), *entries])
 
 
