@@ -1,10 +1,11 @@
 # make demo   install into .venv and run the main job on built-in data
 # make test   install and run every check
+# make docs   install and build the documentation site into site/
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-other-cpu check fast bench clean
+.PHONY: demo test test-other-cpu check fast docs bench clean
 .DEFAULT_GOAL := test
 
 .venv/product: pyproject.toml constraints.txt
@@ -40,9 +41,16 @@ test-other-cpu: .venv/developer
 fast: .venv/developer  ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
+.venv/docs: .venv/product
+	$(PIP) -e ".[docs]"
+	touch $@
+
+docs: .venv/docs  ## the site, from files alone: no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/developer
 	$(PIP) -e ".[bench]"
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build site *.egg-info .pytest_cache .mypy_cache .ruff_cache
