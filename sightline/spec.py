@@ -253,3 +253,16 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def identity(result: Result) -> About:
+    """What a result is about; a result without the field `about` says it in `how`."""
+    rows = [m for m in result.how.get("models") or () if isinstance(m, dict)]
+    known = tuple(ModelId(**{k: str(m.get(k, "")) for k in ("name", "kind", "pool")}) for m in rows)
+    analysis = result.about.analysis or str(result.how.get("analysis", ""))
+    return About(models=result.about.models or known, images=result.about.images, analysis=analysis)
+
+
+def setting(result: Result, name: str) -> Any:
+    """A field of a result, or of how it was computed; None where it has neither."""
+    return getattr(result, name, result.how.get(name))
