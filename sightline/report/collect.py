@@ -1,54 +1,58 @@
-"""Results from wherever they are: objects, files, folders. What cannot be read is told, not hidden."""
+"""Results from objects, files and folders. What cannot be read is listed, not hidden."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sightline.spec import Result, from_json
+from sightline.studies.evidence import tell_apart
 from sightline.training.run.folder import Run
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
-MADE = "`sightline look MODEL DATA --out DIR` makes some"
+MAKE_SOME = "`sightline look MODEL DATA --out DIR` makes some"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A result and what to call it, in file names and anchors."""
+class PageEntry:
+    """A result, its name in files and anchors, and the folder it was read from."""
 
     name: str
     result: Result
+    folder: str = ""
 
 
 @dataclass
 class Collection:
-    """Everything that was found, and what is worth telling about the rest."""
+    """All results of a page, and notices about what is not on it."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[PageEntry] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
-    def add(self, name: str, result: Result) -> None:
-        """Names are made fit for files, and unique."""
+    def add(self, name: str, result: Result, folder: str = "") -> None:
+        """Under a name that suits files and is not taken."""
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "result"
         taken = {e.name for e in self.entries}
         free = (base if i == 1 else f"{base}-{i}" for i in range(1, len(taken) + 2))
-        self.entries.append(Entry(next(n for n in free if n not in taken), result))
+        self.entries.append(PageEntry(next(n for n in free if n not in taken), result, folder))
 
 
 def collect(results: Given) -> Collection:
-    """Results as entries with names. Raises if there is nothing to report."""
+    """Results as entries with names; different models have different display names. Raises if there is no result."""
     found = Collection()
     for name, item in _items(results):
         if isinstance(item, Result):
-            found.add(name or str(item.about.analysis or type(item).__name__), item)
+            found.add(name or item.about.analysis or type(item).__name__, item)
         elif isinstance(item, str | Path):
-            _path(Path(item), found)
+            _add_path(Path(item), found)
         else:
             raise ValueError(f"A report is made of results, files or folders; got a {type(item).__name__}.")
     if not found.entries:
-        told = f" {found.notices[0]}" if found.notices else ""
-        raise ValueError(f"There are no results to report; {MADE}.{told}")
+        why = f" {found.notices[0]}" if found.notices else ""
+        raise ValueError(f"There are no results to report; {MAKE_SOME}.{why}")
+    named = tell_apart([e.result for e in found.entries], [e.folder for e in found.entries])
+    found.entries = [replace(e, result=r) for e, r in zip(found.entries, named)]
     return found
 
 
@@ -63,39 +67,36 @@ def _items(results: Any) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"A report is made of results, files or folders; got a {type(results).__name__}.")
 
 
-def _path(path: Path, found: Collection) -> None:
+def _add_path(path: Path, found: Collection) -> None:
     if path.is_dir():
-        _folder(path, found)
+        _add_folder(path, found)
     elif path.exists():
-        found.add(path.stem, Result.load(path))
+        found.add(path.stem, Result.load(path), path.absolute().parent.name)
     else:
-        raise ValueError(f"{path} does not exist; give files or folders of results. {MADE[0].upper()}{MADE[1:]}.")
+        make = f"{MAKE_SOME[0].upper()}{MAKE_SOME[1:]}"
+        raise ValueError(f"{path} does not exist; give files or folders of results. {make}.")
 
 
-def _folder(path: Path, found: Collection) -> None:
-    """All results in a folder, or in the folders within it; other files there are passed over and named. A run folder
-    gives its curves."""
+def _add_folder(path: Path, found: Collection) -> None:
+    """All results in a folder, or in the folders within it; files that are none are named in a notice. A run folder
+    gives its training curves."""
     if (path / "run.json").exists():
-        found.add(path.name, Run(path).curves())
+        found.add(path.name, Run(path).curves(), path.absolute().name)
         return
     files = sorted(path.glob("*.npz")) or sorted(p for p in path.glob("*/*.npz") if p.parent.name != "data")
     if not files:
-        raise ValueError(f"{path} holds no saved results (*.npz); {MADE}.")
+        raise ValueError(f"{path} holds no saved results (*.npz); {MAKE_SOME}.")
     for file in files:
         try:
-            found.add(file.stem, Result.load(file))
+            found.add(file.stem, Result.load(file), file.absolute().parent.name)
         except ValueError as error:
-            found.notices.append(f"Left out: {_nameless(str(error), file)}")
-    for listed in sorted({f.parent / "summary.json" for f in files}):
-        found.notices.extend(_listed(listed))
+            # the file's name instead of its path: a page must not say where it was made
+            found.notices.append(f"Left out: {str(error).replace(str(file), file.name)}")
+    for summary in sorted({f.parent / "summary.json" for f in files}):
+        found.notices.extend(_summary_notices(summary))
 
 
-def _nameless(text: str, file: Path) -> str:
-    """The file's own name instead of its path: a page must not tell where it was made."""
-    return text.replace(str(file), file.name)
-
-
-def _listed(path: Path) -> Iterator[str]:
+def _summary_notices(path: Path) -> Iterator[str]:
     """What `look` noted as not applicable or failed."""
     try:
         rows = from_json(path.read_text())

@@ -1,188 +1,170 @@
-"""One HTML file from collected results: summary and verdicts, then a section per question. No file but itself."""
+"""One self-contained HTML file from collected results: the verdicts, then a section per question."""
 
 import base64
 import importlib.resources
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from html import escape
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
-from sightline.report.collect import Collection, Entry
-from sightline.report.payload import ALSO_DRAWN, GAZE, payload
-from sightline.report.sections import Group, card, groups, how_table, inline_svg
-from sightline.report.sentences import sentence
-from sightline.spec import Result, to_json
-from sightline.studies.claims import CLAIMS, unjudged
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sightline.report.collect import Collection, PageEntry
+from sightline.report.figures import WIDTH, Drawing, inline_svg, interval_plot
+from sightline.report.sections import Section, data_name, images_label, sections
+from sightline.spec import Result, legible, to_json
+from sightline.studies.claims import CLAIMS, without_verdict
 from sightline.studies.verdict import Verdict
-from sightline.views.style import colors, models_of
+from sightline.views.payload import ROOM
+from sightline.views.style import colors
+from sightline.views.table import view_of
+from sightline.views.view import model_names
 
 DAMAGED = "The numbers of this result do not fit together"
-ABOUT = "A verdict is about these models on these images; a small model, or one trained for minutes, refutes no paper."
-MANY = 12  # verdicts that stand open above the images
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, and what its points say when they are pointed at."""
-
-    svg: str
-    points: list[tuple[float, float, str]]
+MANY = 12  # verdicts that are shown above the sections; more are folded
+STATES = {"holds": "holds", "does not hold": "not", "undecided": "open"}  # and their CSS classes
+HIDDEN = ("key", "models", "gradient sums", "cells")  # of how a result was computed: long, or shown elsewhere
+T = TypeVar("T")
+Values = dict[str, Any]  # what a template is given
 
 
 @dataclass
 class Page:
-    """What the page is made of."""
+    """The contents of a page."""
 
-    heading: tuple[str, str]  # the title, and a line below it
+    title: str
+    note: str  # a line below the title
     found: Collection
     verdicts: list[Verdict]
     drawings: dict[str, Drawing]  # by entry
     downloads: dict[str, bytes] = field(default_factory=dict)  # data by entry, where there is room
-    sources: list[str] = field(default_factory=list)
-    head_attention: int = GAZE  # bytes for attention
+    scripts: dict[str, Markup] = field(default_factory=dict)  # data for the page's script by id
+    room: int = ROOM  # bytes for attention
 
     def render(self) -> str:
         """The whole file."""
-        self.sources = []
-        title, note = map(escape, self.heading)
-        below = f'<p class="small">{note}</p>' if note else ""
-        sections = groups(self.found.entries)
-        body = "".join(guarded(partial(self.section, g), partial(broken, g)) for g in sections)
-        links = "".join(f'<a href="#{escape(g.name)}">{escape(g.heading)}</a>' for g in sections)
-        ramp = base64.b64encode(colors().tobytes()).decode()
         files = importlib.resources.files("sightline.report")
-        return (
-            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-            f"<style>{(files / 'page.css').read_text()}</style></head><body>"
-            f'<header class="top"><h1>{title}</h1><p class="lead">{escape(self.lead())}</p>{below}</header>'
-            f'<nav aria-label="Sections"><div><button id="theme" type="button">Light / dark</button>'
-            f'<a href="#summary">Summary</a>{links}</div></nav><main>{self.summary()}{body}</main>'
-            "<footer>Made by Sightline from saved results; nothing on this page is loaded from elsewhere. "
-            "Bounds of the verdicts are ours, not the papers'.</footer>"
-            f"{tagged('palette', {'ramp': ramp})}{''.join(self.sources)}"
-            f"<script>{(files / 'page.js').read_text()}</script></body></html>\n"
+        self.scripts = {"palette": json_script({"ramp": base64.b64encode(colors().tobytes()).decode()})}
+        made = [attempt(partial(self.section, s), partial(broken, s)) for s in sections(self.found.entries)]
+        template = environment().get_template("page.html")
+        return template.render(
+            title=self.title,
+            note=self.note,
+            lead=self.lead(),
+            css=Markup((files / "page.css").read_text()),
+            js=Markup((files / "page.js").read_text()),
+            sections=made,
+            scripts=self.scripts,
+            **self.summary(),
         )
 
     def lead(self) -> str:
-        """Which models, which images, how many results."""
-        names = list(dict.fromkeys(n for e in self.found.entries for n in models_of(e.result)))
+        """How many results, of which models, on which images."""
+        names = list(dict.fromkeys(n for e in self.found.entries for n in model_names(e.result)))
         data = list(dict.fromkeys(d for e in self.found.entries if (d := data_name(e.result))))
-        about = f" on {' and '.join(names)}" if names else ""
-        seen = f", images of {' and '.join(short_path(d) for d in data)}" if data else ""
-        return f"{len(self.found.entries)} results{about}{seen}."
+        models = f" on {' and '.join(names)}" if names else ""
+        images = f", images of {' and '.join(data)}" if data else ""
+        return f"{len(self.found.entries)} results{models}{images}."
 
-    def summary(self) -> str:
-        """Counts, every verdict in a line, and what could not be judged."""
+    def summary(self) -> Values:
+        """Counts, every verdict in a line, what has no verdict, and what is not on the page."""
         states: list[str] = [v.state for v in self.verdicts]
-        counts = "".join(
-            f'<div class="count {css}"><b>{states.count(state)}</b>{state}</div>'
-            for state, css in (("holds", "holds"), ("does not hold", "not"), ("undecided", "open"))
-        )
         first = self.verdicts
-        if len(first) > MANY:  # decided ones before open ones, and soon the images
+        if len(first) > MANY:  # decided ones before undecided ones
             first = sorted(first, key=lambda v: v.state == "undecided")
-        cards = "".join(card(v, folded=True) for v in first[:MANY])
-        more = "".join(card(v, folded=True) for v in first[MANY:])
-        if more:
-            more = f'<summary>{len(first) - MANY} more verdicts</summary><div class="verdicts">{more}</div>'
-            more = f"<details>{more}</details>"
-        open_ = "".join(f"<li>{k}: {escape(w)}</li>" for k, w in unjudged(self.verdicts).items())
-        rest = f"<details><summary>{len(CLAIMS)} claims are known here; what would decide the others</summary>"
-        rest += f'<ul class="notices">{open_}</ul></details>' if open_ else "</details>"
-        told = "".join(f"<li>{escape(n)}</li>" for n in self.found.notices)
-        shown = " open" if any(w in n for n in self.found.notices for w in ("Left out", "could not", "failed")) else ""
-        notices = (
-            f'<details{shown}><summary>Not on this page</summary><ul class="notices">{told}</ul></details>'
-            if told
-            else ""
-        )
-        none = "" if self.verdicts else "<p>None of these results decides a claim of the papers.</p>"
-        return (
-            '<section class="summary" id="summary"><h2>The papers’ claims, held against these results</h2>'
-            f'<div class="counts">{counts}</div><p class="small">{ABOUT}</p>{none}<div class="verdicts">{cards}</div>'
-            f"{more}{rest}{notices}</section>"
-        )
+        alarming = ("Left out", "could not", "failed")
+        return {
+            "counts": [(states.count(state), state, css) for state, css in STATES.items()],
+            "cards": [self.card(v) for v in first[:MANY]],
+            "more_cards": [self.card(v) for v in first[MANY:]],
+            "claims": len(CLAIMS),
+            "missing": without_verdict(self.verdicts),
+            "notices": self.found.notices,
+            "alarm": any(word in n for n in self.found.notices for word in alarming),
+        }
 
-    def section(self, group: Group) -> str:
-        """One question: figures first, what they show, the paper beside, how it was computed, the data."""
-        single = len(group.entries) == 1
-        room = self.head_attention // len(group.entries)
-        figures = "".join(self.figure(e, alone=single, room=room) for e in group.entries)
-        names = {e.name for e in group.entries}
-        judged = [v for v in self.verdicts if v.claim in group.claims and self.concerns(v, group)]
-        paper = ""
-        where, found = group.paper
-        if found:
-            paper = f'<div class="paper"><h3>In the paper ({escape(where)})</h3><p>{escape(found)}</p></div>'
-        beside = paper + "".join(card(v) for v in judged)
-        details = "".join(
-            f"<h3>{escape(e.result.title)}</h3>{guarded(partial(how_table, e.result), damaged)}" for e in group.entries
-        )
-        links = " · ".join(self.download(e) for e in group.entries)
-        wide = " single" if single else ""
-        return (
-            f'<section class="result" id="{escape(group.name)}" data-results="{escape(" ".join(sorted(names)))}">'
-            f"<h2>{escape(group.heading)}</h2>"
-            + (f'<p class="says">{escape(said(group.entries[0].result))}</p>' if single else "")
-            + f'<div class="pair{wide}">{figures}</div>'
-            + (f'<div class="beside">{beside}</div>' if beside else "")
-            + f"<details><summary>How this was computed</summary>{details}</details>"
-            + f'<p class="small">Download data: {links}</p></section>'
-        )
+    def card(self, v: Verdict) -> Values:
+        """A verdict with its effects; where two differ in their images alone, with the images."""
+        same = Counter((w.claim, w.models) for w in self.verdicts)
+        known = {e.result.about.images: images_label(e.result) for e in reversed(self.found.entries)}
+        return {
+            "verdict": v,
+            "css": STATES[v.state],
+            "models": " and ".join(m for m in v.models if m),
+            "images": known.get(v.images, "") if same[v.claim, v.models] > 1 and v.images else "",
+            "effects": [(e, interval_plot(e)) for e in v.effects],
+        }
 
-    def concerns(self, v: Verdict, group: Group) -> bool:
-        """Whether a verdict is about models of this section; one without names is about all."""
-        names = {n for e in group.entries for n in models_of(e.result)}
-        return not names or not any(v.models) or bool(names & set(v.models))
+    def section(self, s: Section) -> Values:
+        """One question: figures and what they show, the paper beside, how it was computed, the data."""
+        alone = len(s.entries) == 1
+        room = self.room // len(s.entries)
+        return {
+            "name": s.name,
+            "results": " ".join(sorted(e.name for e in s.entries)),
+            "heading": s.heading,
+            "alone": alone,
+            "sentence": sentence(s.first),
+            "figures": [self.figure(e, room) for e in s.entries],
+            "paper": s.paper,
+            "cards": [self.card(v) for v in s.verdicts(self.verdicts)],
+            "details": [{"title": e.result.title} | details(e.result) for e in s.entries],
+            "downloads": [(f"{e.name}.npz", self.address(e)) for e in s.entries],
+        }
 
-    def figure(self, e: Entry, *, alone: bool, room: int) -> str:
+    def figure(self, e: PageEntry, room: int) -> Values:
         """The widget, or the drawing, or both; of several models each with its name and its sentence."""
-        told = said(e.result)
-        name = ", ".join(models_of(e.result)) or e.result.title
-        head = "" if alone else f'<h3>{escape(name)}</h3><p class="small">{escape(told)}</p>'
-        alt = f"{e.result.title}. {told}"
-        inside = guarded(lambda: self.widget(e, alt, room), unseen)
-        if e.name in self.drawings and ("data-widget" not in inside or isinstance(e.result, ALSO_DRAWN)):
+        text = sentence(e.result)
+        alt = f"{e.result.title}. {text}"
+        made: Values = {"name": ", ".join(model_names(e.result)) or e.result.title, "sentence": text, "alt": alt}
+        made |= attempt(lambda: self.widget(e, room), lambda why: {"widget": None, "problem": why})
+        made |= {"svg": None, "points": ""}
+        if e.name in self.drawings and (made["widget"] is None or view_of(e.result).figure_and_widget):
             drawing = self.drawings[e.name]
-            told_by = f' data-points="points-{escape(e.name)}"' if drawing.points else ""
-            inside += f'<figure class="drawn"{told_by}>{inline_svg(drawing.svg, e.name, alt)}</figure>'
+            made["svg"] = inline_svg(drawing.svg, e.name, alt)
             if drawing.points:
-                self.sources.append(tagged(f"points-{e.name}", drawing.points))
-        return f'<figure class="of">{head}{inside}</figure>'
+                made["points"] = f"points-{e.name}"
+                self.scripts[made["points"]] = json_script(drawing.points)
+        return made
 
-    def widget(self, e: Entry, alt: str, room: int) -> str:
-        """The interactive view and its data; empty where the figure is all there is."""
-        data = payload(e.result, room)
+    def widget(self, e: PageEntry, room: int) -> Values:
+        """The interactive widget and its data; None where the figure is all there is."""
+        data = view_of(e.result).payload_of(e.result, room)
         if data is None:
-            return ""
-        self.sources.append(tagged(f"data-{e.name}", data))
-        notice = f'<p class="small">{escape(data["notice"])}</p>' if data.get("notice") else ""
-        return (
-            f'<div data-widget="{data["widget"]}" data-source="data-{escape(e.name)}" '
-            f'data-alt="{escape(alt, quote=True)}"></div>'
-            f"<noscript><p>The interactive view needs JavaScript; the figure is in figures/.</p></noscript>{notice}"
-        )
+            return {"widget": None, "problem": ""}
+        self.scripts[f"data-{e.name}"] = json_script(data)
+        return {"widget": data["widget"], "source": f"data-{e.name}", "notice": data.get("notice", ""), "problem": ""}
 
-    def download(self, e: Entry) -> str:
+    def address(self, e: PageEntry) -> str:
         """The data itself where there is room for it, else the file beside the page."""
-        file = f"{e.name}.npz"
-        if e.name in self.downloads:
-            data = base64.b64encode(self.downloads[e.name]).decode()
-            where = f"data:application/octet-stream;base64,{data}"
-        else:
-            where = f"data/{file}"
-        return f'<a download="{escape(file)}" href="{escape(where)}">{escape(file)}</a>'
+        if e.name not in self.downloads:
+            return f"data/{e.name}.npz"
+        return f"data:application/octet-stream;base64,{base64.b64encode(self.downloads[e.name]).decode()}"
 
 
-def said(r: Result) -> str:
-    """The sentence; a result that is damaged says so."""
-    return guarded(lambda: sentence(r), lambda why: f"{DAMAGED} ({why}).")
+@cache
+def environment() -> Environment:
+    """Everything that a template is given is escaped, unless it is Markup."""
+    made = Environment(
+        loader=PackageLoader("sightline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"damaged": DAMAGED, "plot_width": WIDTH}
+    return made
 
 
-def guarded(make: Callable[[], str], otherwise: Callable[[str], str]) -> str:
-    """What is made, or what stands in its place, with the reason: one bad result must not take the page along."""
+def sentence(r: Result) -> str:
+    """What a result shows; of a damaged one, that it is damaged."""
+    return attempt(lambda: view_of(r).sentence_of(r), lambda why: f"{DAMAGED} ({why}).")
+
+
+def attempt(make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    """What `make` returns, or a replacement with the reason: one bad result must not break the page."""
     try:
         return make()
     except Exception as error:
@@ -190,40 +172,37 @@ def guarded(make: Callable[[], str], otherwise: Callable[[str], str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """In one line."""
+    """An error in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def damaged(why: str) -> str:
-    return f'<p class="small">{escape(DAMAGED)} ({escape(why)}).</p>'
-
-
-def unseen(why: str) -> str:
-    return f'<p class="small">The interactive view could not be made ({escape(why)}).</p>'
-
-
-def broken(group: Group, why: str) -> str:
+def broken(s: Section, why: str) -> Values:
     """A section that could not be made keeps its place and its name."""
-    name, results = escape(group.name), " ".join(e.name for e in group.entries)
-    return (
-        f'<section class="result" id="{name}" data-results="{escape(results)}"><h2>{name}</h2>{damaged(why)}</section>'
-    )
+    return {"name": s.name, "results": " ".join(e.name for e in s.entries), "broken": why}
 
 
-def tagged(name: str, data: Any) -> str:
-    """JSON for the script; nothing in it can end the element."""
+def details(r: Result) -> Values:
+    """Caption, how it was computed, and the numbers of the summary."""
+
+    def make() -> Values:
+        how = [(k, plain_text(v)) for k, v in r.how.items() if k not in HIDDEN]
+        numbers = [(k, legible(format(v, ".4g"))) for k, v in list(r.summary().items())[:24]]
+        return {"caption": r.caption, "how": how, "numbers": numbers, "problem": ""}
+
+    return attempt(make, lambda why: {"problem": why})
+
+
+def plain_text(value: Any) -> str:
+    """A value of `how` as people read it; long lists by their length."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(plain_text, value)) if len(value) <= 12 else f"{len(value)} values"
+    if isinstance(value, dict):
+        rows = [f"{k}: {plain_text(v)}" for k, v in value.items()]
+        return ", ".join(rows) if len(value) <= 8 else f"{len(value)} entries"
+    return legible(format(value, ".6g")) if isinstance(value, float) else str(value)
+
+
+def json_script(data: Any) -> Markup:
+    """JSON for a script element; nothing in it can end the element."""
     body = to_json(data, other=list)
-    body = body.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return f'<script type="application/json" id="{escape(name)}">{body}</script>'
-
-
-def data_name(r: Result) -> str:
-    """What the images are called, where a result says so."""
-    told = r.how.get("data")
-    return str(told.get("name", "")) if isinstance(told, dict) else str(told or "")
-
-
-def short_path(name: str) -> str:
-    """The end of a path: a page must not tell where it was made."""
-    parts = [p for p in name.replace("\\", "/").split("/") if p]
-    return "/".join(parts[-2:]) if name.startswith(("/", "~")) or ":" in name[:3] else name
+    return Markup(body.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))

@@ -1,4 +1,4 @@
-"""Claims of Raghu et al. (C1 to C4) about likeness within and between models."""
+"""Claims of Raghu et al. (C1 to C4) about similarity within and between models."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from sightline.analysis.similarity.cka import CKA
 from sightline.evals.interval import t95
-from sightline.studies.evidence import Evidence, Model
-from sightline.studies.verdict import around, mean_of
-from sightline.studies.vit_claims import Judged
+from sightline.studies.evidence import Evidence, Model, couples
+from sightline.studies.verdict import Finding, around, mean_of
 
 LINEAR, PAPER = 0.25, 0.125  # mean depth in the ViT that a CNN's lower half matches: layer by layer; in the paper
 
@@ -30,9 +29,14 @@ def half_of(r: CKA, cells: NDArray[np.bool_]) -> float:
     return 2 * float(known.mean()) if known.size else float("nan")
 
 
-def within(m: Model) -> CKA | None:
-    r = m.get(CKA)
-    return r if r is not None and r.rows == r.columns and len(r.rows) >= 4 else None
+def within(r: CKA) -> bool:
+    """All layers of one model with each other."""
+    return len(r.about.models) == 1 and r.rows == r.columns and len(r.rows) >= 4
+
+
+def across(r: CKA) -> bool:
+    """All layers of one model with all layers of another; not pooled features."""
+    return len(r.about.models) == 2 and r.about.analysis != "cka-pooled"
 
 
 def corner(r: CKA) -> NDArray[np.bool_]:
@@ -42,29 +46,24 @@ def corner(r: CKA) -> NDArray[np.bool_]:
     return mask
 
 
-def evenness(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn in e.couples("vit", "cnn"):
-        a, b = within(vit), within(cnn)
-        if a is None or b is None:
-            continue
+def evenness(e: Evidence) -> Iterator[Finding]:
+    def judge(vit: Model, cnn: Model, a: CKA, b: CKA) -> Finding:
         means = [float(np.nanmean(r.similarity[corner(r)])) for r in (a, b)]
         half = float(np.hypot(half_of(a, corner(a)), half_of(b, corner(b))))
         off = [~np.eye(len(r.rows), dtype=bool) for r in (a, b)]
         spreads = [float(np.nanstd(r.similarity[o])) for r, o in zip((a, b), off)]
         half_spread = float(np.hypot(half_of(a, off[0]), half_of(b, off[1])))
-        yield (
-            (vit.name, cnn.name),
-            [
-                around("CKA of lower and upper half, ViT minus CNN", means[0] - means[1], half, "repeats"),
-                around("spread of the heat map, CNN minus ViT", spreads[1] - spreads[0], half_spread, "repeats"),
-            ],
-            1,
-            "",
+        effects = (
+            around("CKA of lower and upper half, ViT minus CNN", means[0] - means[1], half, "repeats"),
+            around("spread of the heat map, CNN minus ViT", spreads[1] - spreads[0], half_spread, "repeats"),
         )
+        return Finding(models=(vit.id, cnn.id), effects=effects)
+
+    return e.compare(couples(e.of("vit"), e.of("cnn")), CKA, judge, where=within)
 
 
 def parts(r: CKA, stages: tuple[int, ...]) -> tuple[float, NDArray[np.bool_]]:
-    """Mean CKA within parts minus between parts, diagonal left out."""
+    """Mean CKA within parts minus between parts, without the diagonal."""
     of = np.array(stages)
     known = of >= 0
     same = (of[:, None] == of) & known[:, None] & known
@@ -73,45 +72,46 @@ def parts(r: CKA, stages: tuple[int, ...]) -> tuple[float, NDArray[np.bool_]]:
     return float(np.nanmean(r.similarity[same]) - np.nanmean(r.similarity[other])), same | other
 
 
-def stage_blocks(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn in e.couples("vit", "cnn"):
-        a, b = within(vit), within(cnn)
-        if a is None or b is None or len(set(b.row_stages) - {-1}) < 2:
-            continue
+def stage_blocks(e: Evidence) -> Iterator[Finding]:
+    def judge(vit: Model, cnn: Model, a: CKA, b: CKA) -> Finding | None:
         count = len(set(b.row_stages) - {-1})
+        if count < 2:
+            return None
         equal = tuple(int(i * count // len(a.rows)) for i in range(len(a.rows)))
         (x, mx), (y, my) = parts(a, equal), parts(b, b.row_stages)
         half = float(np.hypot(half_of(a, mx), half_of(b, my)))
-        what = "CKA within stages minus between them, CNN minus ViT"
-        yield (vit.name, cnn.name), [around(what, y - x, half, "repeats")], 1, f"the ViT cut into {count} equal parts"
+        effect = around("CKA within stages minus between them, CNN minus ViT", y - x, half, "repeats")
+        return Finding(models=(vit.id, cnn.id), effects=(effect,), note=f"the ViT cut into {count} equal parts")
+
+    return e.compare(couples(e.of("vit"), e.of("cnn")), CKA, judge, where=within)
 
 
-def across(e: Evidence) -> Iterator[tuple[Model, Model, CKA, NDArray, NDArray]]:
-    """Heat maps of a ViT (rows) with a CNN (columns), turned if need be, of all layers; and their spreads."""
+def vit_rows(e: Evidence) -> Iterator[tuple[Model, Model, CKA, NDArray, NDArray]]:
+    """Heat maps with the layers of a ViT as rows and those of a CNN as columns, and the spread of their cells."""
     for a, b, r in e.between(CKA):
-        if {a.kind, b.kind} != {"vit", "cnn"} or r.about.analysis == "cka-pooled":
+        if {a.id.kind, b.id.kind} != {"vit", "cnn"} or not across(r):
             continue
         s, d = r.similarity, spread(r)
-        yield (a, b, r, s, d) if a.kind == "vit" else (b, a, r, s.T, d.T)
+        yield (a, b, r, s, d) if a.id.kind == "vit" else (b, a, r, s.T, d.T)
 
 
-def lower_half(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn, _, s, _ in across(e):
+def lower_half(e: Evidence) -> Iterator[Finding]:
+    for vit, cnn, r, s, _ in vit_rows(e):
         known = np.isfinite(s).any(0)
         best = np.nan_to_num(s, nan=-np.inf).argmax(0) / max(len(s) - 1, 1)
         low = best[: s.shape[1] // 2][known[: s.shape[1] // 2]]
         what = "relative depth in the ViT that matches the CNN's lower half best"
         effect = mean_of(what, low, "the CNN's layers", bound=(LINEAR + PAPER) / 2, side="below")
         note = f"{LINEAR} would be layer by layer, {PAPER} the paper's lowest quarter"
-        yield (vit.name, cnn.name), [effect], 1, note
+        yield Finding(models=(vit.id, cnn.id), effects=(effect,), note=note, images=r.about.images)
 
 
-def top_third(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn, _, s, d in across(e):
+def top_third(e: Evidence) -> Iterator[Finding]:
+    for vit, cnn, r, s, d in vit_rows(e):
         known = np.isfinite(s).any(1)
         best = np.nan_to_num(s, nan=-np.inf).max(1)
         top = np.arange(len(s)) >= len(s) - len(s) // 3
         gap = best[top & known].mean() - best[~top & known].mean()
         half = 2 * float(np.nanmean(d)) * 2**0.5 if np.isfinite(d).any() else float("nan")
-        what = "best CKA with any CNN layer, top third minus the rest"
-        yield (vit.name, cnn.name), [around(what, gap, half, "repeats", side="below")], 1, ""
+        effect = around("best CKA with any CNN layer, top third minus the rest", gap, half, "repeats", side="below")
+        yield Finding(models=(vit.id, cnn.id), effects=(effect,), images=r.about.images)

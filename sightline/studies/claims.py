@@ -1,228 +1,328 @@
-"""`sl.verdicts`: the papers' claims held against saved results. A pure function of results."""
+"""`sl.verdicts`: the papers' claims tested against saved results. A pure function of results."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from sightline.analysis.attention.distance import AttentionDistance
+from sightline.analysis.attention.head_subsets import HeadSubsets
+from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
+from sightline.analysis.probes import LayerProbes
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.analysis.residual import ResidualRatios
+from sightline.analysis.saliency.faithfulness import ObjectMass
+from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.analysis.similarity.block_similarity import BlockSimilarity
+from sightline.analysis.similarity.cka import CKA
+from sightline.analysis.similarity.localization import Localization
+from sightline.analysis.similarity.pooling_comparison import PoolingComparison
+from sightline.evals.episodic import Episodes
+from sightline.evals.few_shot import FewShot
+from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.spec import Result
 from sightline.studies import cka_claims, probe_claims, raghu_claims, vit_claims
-from sightline.studies.evidence import Evidence, gather
-from sightline.studies.verdict import Verdict
-from sightline.studies.vit_claims import Judged
+from sightline.studies.evidence import Evidence, Where, anything, gather
+from sightline.studies.verdict import Finding, Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """One claim of a paper in our words, where it is made, and how results decide it."""
 
     number: str
     source: str
     statement: str
-    judge: Callable[[Evidence], Iterator[Judged]]
-    wants: str  # what must be among the results
+    judge: Callable[[Evidence], Iterator[Finding]]
+    reads: tuple[type[Result], ...]  # the types of results that decide it
+    where: Where = anything  # which results of these types
+    related: tuple[type[Result], ...] = ()  # types that show the same thing and do not decide it
+    wants: str  # what a user computes to have it decided
     needs: int = 1  # seeds
+
+    def about(self, result: Result) -> bool:
+        """Whether this claim belongs beside a result."""
+        return isinstance(result, self.related) or (isinstance(result, self.reads) and self.where(result))
 
 
 V, R, B = "ViT (2020)", "Raghu et al. (2021)", "BiT (2019)"
 TWO = "sightline compare of a ViT and a CNN"
 CLAIMS = (
     Claim(
-        "V7",
-        f"{V}, figure 7 middle",
-        "Position embeddings are more alike the nearer their patches are, and alike within a row or column.",
-        vit_claims.positions,
-        "positions",
+        number="V7",
+        source=f"{V}, figure 7 middle",
+        statement="The closer two patches are, the more similar their position embeddings; patches of one row or "
+        "column have similar embeddings.",
+        judge=vit_claims.positions,
+        reads=(PositionSimilarity,),
+        wants="positions",
     ),
     Claim(
-        "V8",
-        f"{V}, figure 7 right",
-        "In the lowest block some heads look near by, some everywhere; distance grows with depth, the upper half is "
-        "mostly global.",
-        vit_claims.distances,
-        "attention-distance",
+        number="V8",
+        source=f"{V}, figure 7 right",
+        statement="In the lowest block some heads are local and some global; attention distance grows with depth, and "
+        "most heads of the upper half are global.",
+        judge=vit_claims.distances,
+        reads=(AttentionDistance,),
+        wants="attention-distance",
     ),
     Claim(
-        "V9",
-        f"{V}, section 4.5",
-        "The lowest block of a hybrid has fewer local heads than that of a ViT.",
-        vit_claims.hybrid_heads,
-        "attention-distance of a ViT and a hybrid",
+        number="V9",
+        source=f"{V}, section 4.5",
+        statement="The lowest block of a hybrid has fewer local heads than that of a ViT.",
+        judge=vit_claims.hybrid_heads,
+        reads=(AttentionDistance,),
+        wants="attention-distance of a ViT and a hybrid",
     ),
     Claim(
-        "V10",
-        f"{V}, figure 7 left",
-        "The first principal components of the patch filters look like a smooth basis.",
-        vit_claims.filters,
-        "patch-filters",
+        number="V10",
+        source=f"{V}, figure 7 left",
+        statement="The first principal components of the patch filters look like a smooth basis.",
+        judge=vit_claims.filters,
+        reads=(PatchFilters,),
+        wants="patch-filters",
     ),
     Claim(
-        "V14",
-        f"{V}, figure 6",
-        "Attention rolled out over all layers lies on what matters for the class.",
-        vit_claims.rollout_focus,
-        "object-focus of scenes, or sl.analysis.object_mass",
-    ),
-    Claim("B4", f"{B}, figure 4", "More shots give more accuracy.", vit_claims.shots, "sl.fewshot", 3),
-    Claim(
-        "B6",
-        "seminar notes, R15",
-        "Accuracy of episodes falls with the number of ways and rises with that of shots.",
-        vit_claims.ways_and_shots,
-        "sl.episodes with several ways and shots",
-        3,
+        number="V14",
+        source=f"{V}, figure 6",
+        statement="Attention rolled out over all layers lies on the regions that matter for the class.",
+        judge=vit_claims.rollout_focus,
+        reads=(
+            ObjectMass,
+            ObjectFocus,
+        ),
+        wants="object-focus of scenes, or sl.analysis.object_mass",
     ),
     Claim(
-        "C1",
-        f"{R}, figure 1",
-        "Lower and upper layers of a ViT are more alike than those of a ResNet, and its heat map is more even.",
-        cka_claims.evenness,
-        TWO,
-    ),
-    Claim("C2", f"{R}, figure 1", "The heat map of a ResNet falls into stages.", cka_claims.stage_blocks, TWO),
-    Claim(
-        "C3",
-        f"{R}, figure 2",
-        "The lower half of a ResNet matches about the lowest quarter of a ViT.",
-        cka_claims.lower_half,
-        TWO,
-    ),
-    Claim("C4", f"{R}, figure 2", "The top third of a ViT is like no layer of a ResNet.", cka_claims.top_third, TWO),
-    Claim(
-        "C5",
-        f"{R}, figure 3",
-        "The two lowest blocks mix local and global heads, the two highest have global heads only.",
-        raghu_claims.low_and_high_heads,
-        "attention-distance",
+        number="B4",
+        source=f"{B}, figure 4",
+        statement="More shots give higher accuracy.",
+        judge=vit_claims.shots,
+        reads=(FewShot,),
+        wants="sl.fewshot",
+        needs=3,
     ),
     Claim(
-        "C7",
-        f"{R}, figure 5",
-        "The more local heads are, the more what they find is like a ResNet's lower layers.",
-        raghu_claims.subsets,
-        TWO,
+        number="B6",
+        source="seminar notes",
+        statement="Episodic accuracy falls with the number of ways and rises with the number of shots.",
+        judge=vit_claims.ways_and_shots,
+        reads=(Episodes,),
+        wants="sl.episodes with several ways and shots",
+        needs=3,
     ),
     Claim(
-        "C8",
-        f"{R}, figure 6",
-        "Receptive fields of lower layers are larger in a ViT than in a ResNet.",
-        raghu_claims.receptive,
-        TWO,
+        number="C1",
+        source=f"{R}, figure 1",
+        statement="Lower and upper layers of a ViT are more similar than those of a ResNet, and its heat map is more "
+        "uniform.",
+        judge=cka_claims.evenness,
+        reads=(CKA,),
+        where=cka_claims.within,
+        wants=TWO,
     ),
     Claim(
-        "C9",
-        f"{R}, figures C.1 to C.4",
-        "Behind the addition the own patch dominates a ViT's receptive field at all depths, before it much less; a "
-        "ResNet shows no such difference.",
-        raghu_claims.center_patch,
-        "receptive-field and receptive-field-before",
+        number="C2",
+        source=f"{R}, figure 1",
+        statement="The heat map of a ResNet falls into stages.",
+        judge=cka_claims.stage_blocks,
+        reads=(CKA,),
+        where=cka_claims.within,
+        wants=TWO,
     ),
     Claim(
-        "C10",
-        f"{R}, figure 7",
-        "The class token goes through the skips in the lower half and is rewritten in the upper; patches the reverse.",
-        raghu_claims.class_token_skips,
-        "residual of a model with a class token",
-    ),
-    Claim("C11", f"{R}, figure 7", "Skips carry more in a ViT than in a ResNet.", raghu_claims.skips_of_both, TWO),
-    Claim(
-        "C12",
-        f"{R}, figures E.1 and E.2",
-        "Late changes of the class token come from the MLP more than from attention; cosines cross over as ratios do.",
-        raghu_claims.late_class_token,
-        "residual of a model with a class token",
+        number="C3",
+        source=f"{R}, figure 2",
+        statement="The lower half of a ResNet matches about the lowest quarter of a ViT.",
+        judge=cka_claims.lower_half,
+        reads=(CKA,),
+        where=cka_claims.across,
+        wants=TWO,
     ),
     Claim(
-        "C14",
-        f"{R}, figure 9",
-        "At the end most interior tokens of a ViT with a class token still know their own place best.",
-        raghu_claims.own_place,
-        "localization",
-    ),
-    Claim("C15", f"{R}, figure 9", "A ResNet's last map knows places less well.", raghu_claims.own_place_of_both, TWO),
-    Claim(
-        "C16",
-        f"{R}, figure 10",
-        "Trained with average pooling, a ViT loses the places.",
-        raghu_claims.own_place_by_pool,
-        "localization of a CLS and a GAP model",
+        number="C4",
+        source=f"{R}, figure 2",
+        statement="The top third of a ViT is not similar to any layer of a ResNet.",
+        judge=cka_claims.top_third,
+        reads=(CKA,),
+        where=cka_claims.across,
+        wants=TWO,
     ),
     Claim(
-        "C17",
-        f"{R}, figure 11a",
-        "Single tokens at the top say little of the class after CLS training, and much after GAP training.",
-        probe_claims.tokens_by_pool,
-        "sl.analysis.token_probes of a CLS and a GAP model",
-        3,
+        number="C5",
+        source=f"{R}, figure 3",
+        statement="The two lowest blocks mix local and global heads; the two highest have global heads only.",
+        judge=raghu_claims.low_and_high_heads,
+        reads=(AttentionDistance,),
+        wants="attention-distance",
     ),
     Claim(
-        "C18",
-        f"{R}, figure 11b",
-        "Probed as they were trained, both models end alike; a GAP model's first token is poor early, good late.",
-        probe_claims.five_curves,
-        "sl.layer_probes of a CLS and a GAP model",
-        3,
+        number="C7",
+        source=f"{R}, figure 5",
+        statement="The more local heads are, the more similar their output is to the lower layers of a ResNet.",
+        judge=raghu_claims.subsets,
+        reads=(HeadSubsets,),
+        wants=TWO,
     ),
     Claim(
-        "C19",
-        f"{R}, appendix D",
-        "CLS and GAP models agree up to the middle and differ at the end.",
-        probe_claims.middle_and_end,
-        "sl.layer_probes of a CLS and a GAP model",
-        3,
+        number="C8",
+        source=f"{R}, figure 6",
+        statement="Effective receptive fields of lower layers are larger in a ViT than in a ResNet.",
+        judge=raghu_claims.receptive,
+        reads=(ReceptiveField,),
+        where=raghu_claims.after_addition,
+        wants=TWO,
     ),
     Claim(
-        "C20",
-        f"{R}, figure 12",
-        "With less data the lower blocks stay as they are, the upper ones change.",
-        raghu_claims.data_scale,
-        'sl.analysis.block_similarity with varied="data"',
-        3,
+        number="C9",
+        source=f"{R}, figures C.1 to C.4",
+        statement="After the residual addition a token's own patch dominates a ViT's receptive field at all depths, "
+        "before it much less; a ResNet shows no such difference.",
+        judge=raghu_claims.center_patch,
+        reads=(ReceptiveField,),
+        wants="receptive-field and receptive-field-before",
     ),
     Claim(
-        "C22",
-        f"{R}, figure 13",
-        "Middle layers of a ViT say more of the class than those of a ResNet.",
-        probe_claims.middle_of_both,
-        "sl.layer_probes of a ViT and a CNN",
-        3,
+        number="C10",
+        source=f"{R}, figure 7",
+        statement="The class token passes through the skip connections in the lower half and is rewritten in the upper "
+        "half; patch tokens do the reverse.",
+        judge=raghu_claims.class_token_skips,
+        reads=(ResidualRatios,),
+        wants="residual of a model with a class token",
+    ),
+    Claim(
+        number="C11",
+        source=f"{R}, figure 7",
+        statement="Skip connections carry more in a ViT than in a ResNet.",
+        judge=raghu_claims.skips_of_both,
+        reads=(ResidualRatios,),
+        wants=TWO,
+    ),
+    Claim(
+        number="C12",
+        source=f"{R}, figures E.1 and E.2",
+        statement="Late changes of the class token come from the MLP more than from attention; cosines cross over as "
+        "ratios do.",
+        judge=raghu_claims.late_class_token,
+        reads=(ResidualRatios,),
+        wants="residual of a model with a class token",
+    ),
+    Claim(
+        number="C14",
+        source=f"{R}, figure 9",
+        statement="In the last block of a ViT with a class token, most interior tokens are still most similar to their "
+        "own input patch.",
+        judge=raghu_claims.own_place,
+        reads=(Localization,),
+        wants="localization",
+    ),
+    Claim(
+        number="C15",
+        source=f"{R}, figure 9",
+        statement="The last feature map of a ResNet is less well localized.",
+        judge=raghu_claims.own_place_of_both,
+        reads=(Localization,),
+        wants=TWO,
+    ),
+    Claim(
+        number="C16",
+        source=f"{R}, figure 10",
+        statement="Trained with average pooling, a ViT loses localization.",
+        judge=raghu_claims.own_place_by_pool,
+        reads=(Localization,),
+        related=(PoolingComparison,),
+        wants="localization of a CLS and a GAP model",
+    ),
+    Claim(
+        number="C17",
+        source=f"{R}, figure 11a",
+        statement="Single tokens at the top predict the class poorly after CLS training, and well after GAP training.",
+        judge=probe_claims.tokens_by_pool,
+        reads=(ProbeAccuracy,),
+        related=(PoolingComparison,),
+        wants="sl.analysis.token_probes of a CLS and a GAP model",
+        needs=3,
+    ),
+    Claim(
+        number="C18",
+        source=f"{R}, figure 11b",
+        statement="Probed the way they were trained, both models end up equal; a GAP model's first token is poor early "
+        "and good late.",
+        judge=probe_claims.five_curves,
+        reads=(LayerProbes,),
+        related=(PoolingComparison,),
+        wants="sl.layer_probes of a CLS and a GAP model",
+        needs=3,
+    ),
+    Claim(
+        number="C19",
+        source=f"{R}, appendix D",
+        statement="CLS and GAP models agree up to the middle and differ at the end.",
+        judge=probe_claims.middle_and_end,
+        reads=(LayerProbes,),
+        related=(PoolingComparison,),
+        wants="sl.layer_probes of a CLS and a GAP model",
+        needs=3,
+    ),
+    Claim(
+        number="C20",
+        source=f"{R}, figure 12",
+        statement="With less training data the lower blocks stay the same and the upper ones change.",
+        judge=raghu_claims.data_scale,
+        reads=(BlockSimilarity,),
+        where=raghu_claims.varies_data,
+        wants='sl.analysis.block_similarity with varied="data"',
+        needs=3,
+    ),
+    Claim(
+        number="C22",
+        source=f"{R}, figure 13",
+        statement="Middle layers of a ViT predict the class better than those of a ResNet.",
+        judge=probe_claims.middle_of_both,
+        reads=(LayerProbes,),
+        wants="sl.layer_probes of a ViT and a CNN",
+        needs=3,
     ),
 )
 
 
 def verdicts(results: Iterable[Result]) -> list[Verdict]:
-    """What results say of every claim that they have something to say of, once for each model or pair of models.
+    """What results say about every claim they bear on, once for each model or pair of models.
 
     A claim holds if the whole 95 % interval of each of its effects lies on the claimed side of its bound; it does not
-    if one lies wholly on the other side; all else, and too few seeds, is undecided. Bounds are ours, not the papers'.
+    if one lies wholly on the other side; all else, and too few seeds, is undecided. The bounds are ours, not the
+    papers'. Models are told apart by fingerprint, and two models are compared only on the same images.
 
     >>> import numpy as np
     >>> r = sl.evals.FewShot(title="", caption="", shots=(1, 5), seeds=(0, 1, 2), classes=("a", "b"),
     ...     l2=np.ones((2, 3)),
-    ...                accuracy=np.array([[0.5, 0.52, 0.48], [0.8, 0.83, 0.79]]), per_class=np.ones((2, 2)))
+    ...     accuracy=np.array([[0.5, 0.52, 0.48], [0.8, 0.83, 0.79]]), per_class=np.ones((2, 2)))
     >>> [(v.claim, v.state) for v in sl.verdicts([r])]
     [('B4', 'holds')]
     """
     evidence = gather(results)
-    return [verdict for c in CLAIMS for verdict in judged(c, evidence)]
+    return [verdict for c in CLAIMS for verdict in judge(c, evidence)]
 
 
-def judged(c: Claim, evidence: Evidence) -> list[Verdict]:
-    """What the evidence says of one claim."""
+def judge(c: Claim, evidence: Evidence) -> list[Verdict]:
+    """What the evidence says about one claim."""
     return [
         Verdict(
             claim=c.number,
             source=c.source,
             statement=c.statement,
-            models=tuple(models),
-            effects=tuple(effects),
-            seeds=seeds,
+            models=tuple(m.name for m in found.models),
+            fingerprints=tuple(m.fingerprint for m in found.models),
+            effects=found.effects,
+            seeds=found.seeds,
             needs=c.needs,
-            note=note,
+            note=found.note,
+            images=found.images,
         )
-        for models, effects, seeds, note in c.judge(evidence)
+        for found in c.judge(evidence)
     ]
 
 
-def unjudged(found: Iterable[Verdict]) -> dict[str, str]:
-    """The claims of the table without any verdict, and what would decide them."""
-    have = {v.claim for v in found}
+def without_verdict(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """The claims without any verdict, and what would decide them."""
+    have = {v.claim for v in verdicts}
     return {c.number: c.wants for c in CLAIMS if c.number not in have}

@@ -1,4 +1,4 @@
-"""Claims of Raghu et al. (C) about attention, receptive fields, skips, localization and probes."""
+"""Claims of Raghu et al. (C) about attention, receptive fields, skip connections, localization and data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,32 +12,29 @@ from sightline.analysis.receptive_fields import ReceptiveField
 from sightline.analysis.residual import ResidualRatios
 from sightline.analysis.similarity.block_similarity import BlockSimilarity
 from sightline.analysis.similarity.localization import Localization
-from sightline.studies.evidence import Evidence
-from sightline.studies.verdict import Effect, around, mean_of, share_of
-from sightline.studies.vit_claims import FAR, NEAR, Judged, extreme, head_effect
+from sightline.spec import ModelId
+from sightline.studies.evidence import OTHER_IMAGES, Evidence, Model, couples
+from sightline.studies.verdict import Effect, Finding, around, mean_of, share_difference, share_of
+from sightline.studies.vit_claims import FAR, NEAR, extreme, head_effect
 
-ENOUGH = 1000  # images from which on the CKA of a single token with a patch is worth its name; ours
+ENOUGH = 1000  # images from which on the CKA of a single token with a patch is reliable; ours
 
 
-def low_and_high_heads(e: Evidence) -> Iterator[Judged]:
-    for m in e.of("vit", ""):
-        r = m.get(AttentionDistance)
-        if r is None or len(r.pixels) < 4:
+def low_and_high_heads(e: Evidence) -> Iterator[Finding]:
+    for m, r in e.each(e.of("vit", ""), AttentionDistance):
+        if len(r.pixels) < 4:
             continue
         low, high = range(0, 2), range(len(r.pixels) - 2, len(r.pixels))
-        yield (
-            (m.name,),
-            [
-                head_effect("nearest head of the two lowest blocks", r, extreme(r, low, "nearest"), NEAR, "below"),
-                head_effect("farthest head of the two lowest blocks", r, extreme(r, low, "farthest"), FAR, "above"),
-                head_effect("nearest head of the two highest blocks", r, extreme(r, high, "nearest"), FAR, "above"),
-            ],
-            1,
-            "fractions of uniform attention's distance",
+        effects = (
+            head_effect("most local head of the two lowest blocks", r, extreme(r, low, "local"), NEAR, "below"),
+            head_effect("most global head of the two lowest blocks", r, extreme(r, low, "global"), FAR, "above"),
+            head_effect("most local head of the two highest blocks", r, extreme(r, high, "local"), FAR, "above"),
         )
+        note = "fractions of the distance of uniform attention"
+        yield Finding(models=(m.id,), effects=effects, note=note, images=r.about.images)
 
 
-def subsets(e: Evidence) -> Iterator[Judged]:
+def subsets(e: Evidence) -> Iterator[Finding]:
     for a, b, r in e.between(HeadSubsets):
         low, high = r.interval()
         effect = Effect(
@@ -49,7 +46,18 @@ def subsets(e: Evidence) -> Iterator[Judged]:
             side="below",
             over="subsets without a common head",
         )
-        yield (a.name, b.name), [effect], 1, f"{len(r.subsets)} subsets of heads"
+        note = f"{len(r.subsets)} subsets of heads"
+        yield Finding(models=(a.id, b.id), effects=(effect,), note=note, images=r.about.images)
+
+
+def after_addition(r: ReceptiveField) -> bool:
+    """Receptive fields of the sum of skip and branch."""
+    return bool(r.side == "after")
+
+
+def before_addition(r: ReceptiveField) -> bool:
+    """Receptive fields of the branch alone."""
+    return bool(r.side == "before")
 
 
 def _radius(r: ReceptiveField) -> tuple[float, float]:
@@ -59,52 +67,56 @@ def _radius(r: ReceptiveField) -> tuple[float, float]:
     return float(r.radii[0, 0] / width), float(error / width)
 
 
-def receptive(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn in e.couples("vit", "cnn"):
-        a, b = vit.get(ReceptiveField, side="after"), cnn.get(ReceptiveField, side="after")
-        if a is None or b is None:
-            continue
+def receptive(e: Evidence) -> Iterator[Finding]:
+    def judge(vit: Model, cnn: Model, a: ReceptiveField, b: ReceptiveField) -> Finding:
         (x, ex), (y, ey) = _radius(a), _radius(b)
-        effect = around(
-            "radius of half the mass in the first block, ViT minus CNN", x - y, 2 * float(np.hypot(ex, ey)), "images"
-        )
-        yield (vit.name, cnn.name), [effect], 1, "in image widths; how it grows with depth is not judged"
+        what = "radius of half the mass in the first block, ViT minus CNN"
+        effect = around(what, x - y, 2 * float(np.hypot(ex, ey)), "images")
+        note = "in image widths; growth with depth is not judged"
+        return Finding(models=(vit.id, cnn.id), effects=(effect,), note=note)
+
+    return e.compare(couples(e.of("vit"), e.of("cnn")), ReceptiveField, judge, where=after_addition)
 
 
-def _center(r: ReceptiveField, before: ReceptiveField) -> tuple[float, float]:
-    """Own cell's mass behind the addition minus before it, mean over blocks, and its error."""
-    count = min(len(r.own), len(before.own))
-    errors = [np.nan if x.own_error is None else float(np.mean(x.own_error[:count])) for x in (r, before)]
-    return float(np.mean(r.own[:count]) - np.mean(before.own[:count])), float(np.hypot(errors[0], errors[1]))
+def _center(m: Model, images: str) -> tuple[float, float] | None:
+    """Mass on the token's own cell after the addition minus before it, mean over blocks, and its error."""
+    after = m.each(ReceptiveField, after_addition).get(images)
+    before = m.each(ReceptiveField, before_addition).get(images)
+    if after is None or before is None:
+        return None
+    count = min(len(after.own), len(before.own))
+    errors = [np.nan if x.own_error is None else float(np.mean(x.own_error[:count])) for x in (after, before)]
+    return float(np.mean(after.own[:count]) - np.mean(before.own[:count])), float(np.hypot(errors[0], errors[1]))
 
 
-def center_patch(e: Evidence) -> Iterator[Judged]:
-    for m in e.of("vit", ""):
-        after, before = m.get(ReceptiveField, side="after"), m.get(ReceptiveField, side="before")
-        if after is None or before is None:
+def center_patch(e: Evidence) -> Iterator[Finding]:
+    for m, after in e.each(e.of("vit", ""), ReceptiveField, after_addition):
+        images = after.about.images
+        own = _center(m, images)
+        if own is None:
             continue
-        gap, error = _center(after, before)
-        effects = [around("mass on the own patch, behind minus before the addition", gap, 2 * error, "images")]
-        effects += _stands_out(after, m.get(AttentionDistance))
-        names: tuple[str, ...] = (m.name,)
+        gap, error = own
+        effects = [around("mass on the own patch, after minus before the addition", gap, 2 * error, "images")]
+        effects += _stands_out(after, m.last(AttentionDistance))
+        models, other = [m.id], []
         for cnn in e.of("cnn"):
-            other = cnn.get(ReceptiveField, side="after"), cnn.get(ReceptiveField, side="before")
-            if other[0] is None or other[1] is None:
-                continue
-            theirs, their_error = _center(other[0], other[1])
-            names += (cnn.name,)
-            half = 2 * float(np.hypot(error, their_error))
-            effects.append(around("that difference, ViT minus CNN", gap - theirs, half, "images"))
-        yield names, effects, 1, ""
+            theirs = _center(cnn, images)
+            if theirs is not None:
+                models.append(cnn.id)
+                half = 2 * float(np.hypot(error, theirs[1]))
+                effects.append(around("that difference, ViT minus CNN", gap - theirs[0], half, "images"))
+            elif any(_center(cnn, others) is not None for others in cnn.each(ReceptiveField)):
+                other.append(f"{cnn.id.name} {OTHER_IMAGES}")
+        yield Finding(models=tuple(models), effects=tuple(effects), note="; ".join(other), images=images)
 
 
 def _stands_out(after: ReceptiveField, distance: AttentionDistance | None) -> list[Effect]:
-    """The own patch's mass against its area at the depth where it is least."""
+    """The mass on the own patch against its area, at the depth where it is smallest; the grid is the distance's."""
     if distance is None or after.own_error is None:
         return []
     worst = int(np.argmin(after.own))
     cells = distance.grid[0] * distance.grid[1]
-    what = "own patch's mass over its area, at the depth where it is least"
+    what = "mass on the own patch over its area, at the depth where it is smallest"
     return [around(what, after.own[worst] * cells, 2 * after.own_error[worst] * cells, "images", bound=10)]
 
 
@@ -113,68 +125,55 @@ def _halves(x: NDArray) -> tuple[NDArray, NDArray]:
     return x[:half], x[half:]
 
 
-def class_token_skips(e: Evidence) -> Iterator[Judged]:
-    for m in e.of("vit", "hybrid", ""):
-        r = m.get(ResidualRatios)
-        if r is None or not np.isfinite(r.class_token[0]).any():
-            continue
+def has_class_token(r: ResidualRatios) -> bool:
+    """Whether there is a ratio of the class token."""
+    return bool(np.isfinite(r.class_token[0]).any())
+
+
+def class_token_skips(e: Evidence) -> Iterator[Finding]:
+    for m, r in e.each(e.of("vit", "hybrid", ""), ResidualRatios, has_class_token):
         low, high = _halves(r.class_minus_patches())
-        yield (
-            (m.name,),
-            [
-                mean_of("log norm ratio, class token minus patches, lower half", low, "additions"),
-                mean_of("log norm ratio, class token minus patches, upper half", high, "additions", side="below"),
-            ],
-            1,
-            "",
+        effects = (
+            mean_of("log norm ratio, class token minus patches, lower half", low, "additions"),
+            mean_of("log norm ratio, class token minus patches, upper half", high, "additions", side="below"),
         )
+        yield Finding(models=(m.id,), effects=effects, images=r.about.images)
 
 
-def skips_of_both(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn in e.couples("vit", "cnn"):
-        a, b = vit.get(ResidualRatios), cnn.get(ResidualRatios)
-        if a is None or b is None:
-            continue
+def skips_of_both(e: Evidence) -> Iterator[Finding]:
+    def judge(vit: Model, cnn: Model, a: ResidualRatios, b: ResidualRatios) -> Finding:
         at = np.linspace(0, 1, 12)
         curves = [np.interp(at, np.linspace(0, 1, len(r.ratio)), np.log(r.ratio)) for r in (a, b)]
         gap = curves[0] - curves[1]
         gap = gap[~np.isnan(gap)]  # a depth without a ratio says nothing
-        yield (
-            (vit.name, cnn.name),
-            [
-                mean_of("log norm ratio, ViT minus CNN", gap, "depths"),
-                share_of("depths where the ViT's ratio is larger", gap > 0, "depths", bound=0.5),
-            ],
-            1,
-            f"larger at {int((gap > 0).sum())} of {len(gap)} depths",
+        effects = (
+            mean_of("log norm ratio, ViT minus CNN", gap, "depths"),
+            share_of("depths where the ViT's ratio is larger", gap > 0, "depths", bound=0.5),
         )
+        note = f"larger at {int((gap > 0).sum())} of {len(gap)} depths"
+        return Finding(models=(vit.id, cnn.id), effects=effects, note=note)
+
+    return e.compare(couples(e.of("vit"), e.of("cnn")), ResidualRatios, judge)
 
 
-def late_class_token(e: Evidence) -> Iterator[Judged]:
-    for m in e.of("vit", ""):
-        r = m.get(ResidualRatios)
-        if r is None or not np.isfinite(r.class_token[0]).any():
-            continue
+def late_class_token(e: Evidence) -> Iterator[Finding]:
+    for m, r in e.each(e.of("vit", ""), ResidualRatios, has_class_token):
         rows = {kind: r.of(kind) for kind in ("attention", "mlp")}
         if len(rows["attention"]) != len(rows["mlp"]) or not len(rows["mlp"]):
             continue
         log = np.log(r.class_token[0])
         more = _halves(log[rows["attention"]] - log[rows["mlp"]])[1]
         low, high = _halves(r.class_token[2] - r.cosine_sum)
-        yield (
-            (m.name,),
-            [
-                mean_of("upper half, class token: log ratio of attention minus MLP", more, "blocks"),
-                mean_of("cosine of skip and sum, class minus patches, lower half", low, "additions"),
-                mean_of("cosine of skip and sum, class minus patches, upper half", high, "additions", side="below"),
-            ],
-            1,
-            "",
+        effects = (
+            mean_of("upper half, class token: log ratio of attention minus MLP", more, "blocks"),
+            mean_of("cosine of skip and sum, class minus patches, lower half", low, "additions"),
+            mean_of("cosine of skip and sum, class minus patches, upper half", high, "additions", side="below"),
         )
+        yield Finding(models=(m.id,), effects=effects, images=r.about.images)
 
 
 def hits(r: Localization, *, inside: bool = True) -> NDArray[np.bool_]:
-    """Which tokens are most like their own patch; those in the interior alone."""
+    """Which tokens are most similar to their own patch; of the interior tokens alone."""
     flat = r.maps.reshape(len(r.maps), -1)
     own = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
     mask = np.ones(r.grid, dtype=bool)
@@ -184,59 +183,54 @@ def hits(r: Localization, *, inside: bool = True) -> NDArray[np.bool_]:
     return np.asarray(own[mask.ravel() & ~np.isnan(flat).all(1)])
 
 
-def places(r: Localization) -> Effect:
-    """The share of hits. Few images hide places behind noise and show none that are not there: up, it is open."""
-    found = share_of("interior tokens most like their own patch", hits(r), "tokens", bound=0.5)
+def localization_share(r: Localization) -> Effect:
+    """The share of hits. Few images add noise that hides localization and never feigns it: the interval is open
+    upward."""
+    found = share_of("interior tokens most similar to their own patch", hits(r), "tokens", bound=0.5)
     return replace(found, high=1.0) if int(r.how.get("n", 0)) < ENOUGH else found
 
 
-def apart(what: str, a: Effect, b: Effect) -> Effect:
-    """One share minus another, by the distances of their ends (Newcombe)."""
-    value = a.value - b.value
-    down, up = np.hypot(a.value - a.low, b.high - b.value), np.hypot(a.high - a.value, b.value - b.low)
-    return Effect(what=what, value=value, low=float(value - down), high=float(value + up), over="tokens")
-
-
-def _noted(*results: Localization) -> str:
+def _image_note(*results: Localization) -> str:
     few = min(int(r.how.get("n", 0)) for r in results)
-    return f"{few:,} images" + (f"; {ENOUGH:,} are needed to say that a place is lost" if few < ENOUGH else "")
+    return f"{few:,} images" + (f"; {ENOUGH:,} are needed to say that localization is lost" if few < ENOUGH else "")
 
 
-def own_place(e: Evidence) -> Iterator[Judged]:
-    for m in e.of("vit", pool="cls"):
-        r = m.get(Localization)
-        if r is not None:
-            yield (m.name,), [places(r)], 1, _noted(r)
+def own_place(e: Evidence) -> Iterator[Finding]:
+    for m, r in e.each(e.of("vit", pool="cls"), Localization):
+        yield Finding(models=(m.id,), effects=(localization_share(r),), note=_image_note(r), images=r.about.images)
 
 
-def own_place_of_both(e: Evidence) -> Iterator[Judged]:
-    for vit, cnn in e.couples("vit", "cnn"):
-        a, b = vit.get(Localization), cnn.get(Localization)
-        if a is not None and b is not None and vit.pool == "cls":
-            what = "tokens most like their own patch, ViT minus CNN"
-            yield (vit.name, cnn.name), [apart(what, places(a), places(b))], 1, _noted(a, b)
+def _own_place(what: str, e: Evidence, first: list[Model], second: list[Model]) -> Iterator[Finding]:
+    def judge(a: Model, b: Model, x: Localization, y: Localization) -> Finding:
+        effect = share_difference(what, localization_share(x), localization_share(y))
+        return Finding(models=(a.id, b.id), effects=(effect,), note=_image_note(x, y))
+
+    return e.compare(couples(first, second), Localization, judge)
 
 
-def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
-    for a in e.of("vit", pool="cls"):
-        for b in e.of("vit", pool="gap"):
-            x, y = a.get(Localization), b.get(Localization)
-            if x is not None and y is not None:
-                what = "tokens most like their own patch, CLS minus GAP"
-                yield (a.name, b.name), [apart(what, places(x), places(y))], 1, _noted(x, y)
+def own_place_of_both(e: Evidence) -> Iterator[Finding]:
+    return _own_place("tokens most similar to their own patch, ViT minus CNN", e, e.of("vit", pool="cls"), e.of("cnn"))
 
 
-def data_scale(e: Evidence) -> Iterator[Judged]:
-    """Only of results that say that the data varied: `varied == "data"`."""
-    for r in e.all(BlockSimilarity):
-        if r.varied != "data":
-            continue
-        for name, row in zip(r.models, r.similarity):
-            row = row[np.isfinite(row)]
+def own_place_by_pool(e: Evidence) -> Iterator[Finding]:
+    what = "tokens most similar to their own patch, CLS minus GAP"
+    return _own_place(what, e, e.of("vit", pool="cls"), e.of("vit", pool="gap"))
+
+
+def varies_data(r: BlockSimilarity) -> bool:
+    """Whether the models differ in how much data they were trained on."""
+    return bool(r.varied == "data")
+
+
+def data_scale(e: Evidence) -> Iterator[Finding]:
+    what = "CKA with the full model, lower minus upper half"
+    for r in filter(varies_data, e.all(BlockSimilarity)):
+        for name, values in zip(r.models, r.similarity):
+            row = values[np.isfinite(values)]
             low, high = _halves(row)
             if len(low) and not np.allclose(row, 1):
                 half = 2 * float(np.hypot(low.std(), high.std()) / max(len(low), 1) ** 0.5)
-                effect = around(
-                    "CKA with the full model, lower minus upper half", low.mean() - high.mean(), half, "blocks"
-                )
-                yield (name,), [effect], int(r.how.get("seeds", 1)), ""
+                effect = around(what, low.mean() - high.mean(), half, "blocks")
+                seeds = int(r.how.get("seeds", 1))
+                model = ModelId(name=name)
+                yield Finding(models=(model,), effects=(effect,), seeds=seeds, images=r.about.images)

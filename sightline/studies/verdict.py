@@ -1,4 +1,4 @@
-"""What a verdict is: effects with intervals, each on one side of a bound or on neither."""
+"""Effects with intervals, each on one side of a bound or on neither, and the verdict that follows."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.evals.interval import half_width, wilson
-from sightline.spec import legible
+from sightline.spec import ModelId, legible
 
 State = Literal["holds", "does not hold", "undecided"]
 
@@ -19,7 +19,7 @@ class Effect:
     """One measured quantity, its 95 % interval, and the bound it must lie above (or below) for the claim.
 
     `over` says what the interval is over: images, repeats, heads, blocks, tokens, draws; "exact" where nothing was
-    drawn, because the quantity is read off the weights.
+    drawn, because the quantity is read from the weights.
 
     >>> sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5).state
     'holds'
@@ -47,17 +47,28 @@ class Effect:
     def text(self) -> str:
         """One line: what, value, interval, bound."""
         if self.over == "exact":
-            found = f"{self.value:.3g} (read off the weights)"
+            found = f"{self.value:.3g} (read from the weights)"
         elif math.isfinite(self.low) and math.isfinite(self.high):
             found = f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}] over {self.over}"
         else:
             found = f"{self.value:.3g}, no interval"
-        return f"{self.what}: {legible(found)}; asked for: {self.side} {self.bound:.3g}"
+        return f"{self.what}: {legible(found)}; required: {self.side} {self.bound:.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What results say about a claim, for some models on some images."""
+
+    models: tuple[ModelId, ...]
+    effects: tuple[Effect, ...]
+    seeds: int = 1  # trained models, or draws of training images, behind each effect
+    note: str = ""
+    images: str = ""  # fingerprint; empty where unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What saved results say of one claim of a paper, about these models.
+    """What saved results say about one claim of a paper, for these models.
 
     >>> e = sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5)
     >>> sl.studies.Verdict(claim="V0", source="nowhere", statement="It gains.", models=("a",), effects=(e,),
@@ -73,10 +84,12 @@ class Verdict:
     seeds: int  # trained models, or draws of training images, behind each effect
     needs: int = 1  # so many are needed to decide
     note: str = ""
+    fingerprints: tuple[str, ...] = ()  # of the models; empty where unknown
+    images: str = ""  # fingerprint; empty where unknown
 
     @property
     def state(self) -> State:
-        """All effects must hold; one that does not is enough to refute; too few seeds leave it open."""
+        """All effects must hold; one that does not is enough to refute; too few seeds leave it undecided."""
         states = [e.state for e in self.effects]
         if self.seeds < self.needs or not states:
             return "undecided"
@@ -86,16 +99,18 @@ class Verdict:
 
     def why(self) -> str:
         """Why it is undecided, or what failed; empty for a claim that holds."""
+        if not self.effects:
+            return self.note
         if self.seeds < self.needs:
             return f"{self.needs} seeds are needed, there {'is' if self.seeds == 1 else 'are'} {self.seeds}"
         failed = [e.what for e in self.effects if e.state == "does not hold"]
         open_ = [e.what for e in self.effects if e.state == "undecided"]
         if failed:
             return "fails: " + "; ".join(failed)
-        return "the interval includes the bound, or is unknown: " + "; ".join(open_) if open_ else ""
+        return "the interval includes the bound or is unknown: " + "; ".join(open_) if open_ else ""
 
     def plain(self) -> dict[str, Any]:
-        """Everything that it says, for `to_json`."""
+        """All of it as plain values, for `to_json`."""
         rows = [{**vars(e), "state": e.state} for e in self.effects]
         return {**vars(self), "state": self.state, "why": self.why(), "effects": rows}
 
@@ -126,10 +141,9 @@ def share_of(what: str, hits: NDArray, over: str, **more: Any) -> Effect:
     return Effect(what=what, value=float(x.mean()) if len(x) else math.nan, low=low, high=high, over=over, **more)
 
 
-def share_difference(what: str, a: NDArray, b: NDArray, over: str, **more: Any) -> Effect:
-    """Share of a minus share of b, by Newcombe's interval."""
-    one, two = share_of("", a, over), share_of("", b, over)
-    value = one.value - two.value
-    down = math.hypot(one.value - one.low, two.high - two.value)
-    up = math.hypot(one.high - one.value, two.value - two.low)
-    return Effect(what=what, value=value, low=value - down, high=value + up, over=over, **more)
+def share_difference(what: str, a: Effect, b: Effect, **more: Any) -> Effect:
+    """One share minus another, by Newcombe's interval."""
+    value = a.value - b.value
+    down = math.hypot(a.value - a.low, b.high - b.value)
+    up = math.hypot(a.high - a.value, b.value - b.low)
+    return Effect(what=what, value=value, low=value - down, high=value + up, over=a.over, **more)

@@ -1,4 +1,4 @@
-"""Where heads look, and where decisions come from: distances, maps on images, films."""
+"""Views of attention: distance, maps on images, every head of every block."""
 
 from typing import Any
 
@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 from sightline.analysis.attention.distance import AttentionDistance
 from sightline.analysis.attention.head_attention import HeadAttention
 from sightline.analysis.attention.rollout import AttentionMaps
-from sightline.analysis.pca import FeaturePCA
-from sightline.analysis.saliency.attribution import Attribution
-from sightline.analysis.saliency.faithfulness import ObjectMass
-from sightline.analysis.saliency.object_focus import ObjectFocus
-from sightline.views.style import COLORS, INK, LIKENESS, PALE, bare, finite, mosaic, spread_out
+from sightline.views.payload import compress, maps_on_images, plane, sprite
+from sightline.views.style import COLORS, INK, PALE, SIMILARITY, bare, finite, mosaic, spread_out
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, pair, percent
 
 IMAGES = 6  # that a figure shows
 
@@ -30,7 +28,7 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
         depth,
         r.pixels.ravel(),
         c=r.prefix_mass.ravel(),
-        cmap=LIKENESS,
+        cmap=SIMILARITY,
         vmin=0,
         vmax=1,
         s=26,
@@ -40,14 +38,38 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
     )
     right.set_xlabel("block, first to last")
     for ax in (left, right):
-        ax.axhline(r.uniform, color=PALE, linestyle="--", zorder=0, label="looking everywhere alike")
+        ax.axhline(r.uniform, color=PALE, linestyle="--", zorder=0, label="uniform attention")
         ax.set_ylim(0, max(r.uniform, finite(r.pixels).max(initial=0)) * 1.08)
     left.legend(loc="lower right")
     if r.prefix:
         figure.colorbar(dots, ax=right, label="attention on the class token", fraction=0.06, pad=0.02)
 
 
-def enlarged(map_: NDArray, size: tuple[int, int]) -> NDArray[np.float64]:
+def distance_sentence(r: AttentionDistance) -> str:
+    low, high = r.pixels[0], r.pixels[-1]
+    far = float((r.pixels > 2 / 3 * r.uniform).mean())
+    return (
+        f"The mean attention distance of the first block's heads is {low.min():.0f} to {low.max():.0f} pixels, of the "
+        f"last block's {high.min():.0f} to {high.max():.0f}; uniform attention would have {r.uniform:.0f}. "
+        f"{percent(far)} of all heads exceed two thirds of that."
+    )
+
+
+DISTANCE = View(
+    of=AttentionDistance,
+    heading="Attention distance",
+    sentence=distance_sentence,
+    draw=draw_distance,
+    size=(9.0, 4.0),
+    several_panels=True,
+    paper=Paper(
+        f"{VIT}, figure 7; {RAGHU}, figure 3",
+        "Lower blocks mix local and global heads; in upper blocks all heads are global.",
+    ),
+)
+
+
+def enlarge(map_: NDArray, size: tuple[int, int]) -> NDArray[np.float64]:
     """A small map at the size of its image, smoothly."""
     from PIL import Image
 
@@ -55,36 +77,37 @@ def enlarged(map_: NDArray, size: tuple[int, int]) -> NDArray[np.float64]:
     return np.clip(np.asarray(wide, dtype=np.float64), 0, None)
 
 
-def overlaid(image: NDArray, map_: NDArray) -> NDArray[np.float64]:
+def overlay(image: NDArray, map_: NDArray) -> NDArray[np.float64]:
     """The image where the map is large, dark where it is small, as the ViT paper shows it (figure 6)."""
-    weight = enlarged(map_, image.shape[:2])
+    weight = enlarge(map_, image.shape[:2])
     weight = weight / max(float(weight.max()), 1e-12)
     return np.asarray(image / 255.0 * (0.12 + 0.88 * weight[..., None]), dtype=np.float64)
 
 
 def draw_maps(r: AttentionMaps, figure: Any) -> None:
-    """Images and what was attended to (ViT, figures 6 and 14); for single heads, one column each."""
+    """Images and attention on them (ViT, figures 6 and 14); for single heads, one column each."""
     if r.maps.ndim == 4:
-        _head_maps(r, figure)
+        _draw_head_maps(r, figure)
         return
-    _pairs(r.images, r.maps, figure)
+    draw_on_images(r.images, r.maps, figure)
 
 
-def _pairs(images: NDArray | None, maps: NDArray, figure: Any) -> None:
+def draw_on_images(images: NDArray | None, maps: NDArray, figure: Any) -> None:
+    """Images above, the same weighted by their maps below; without images, the maps."""
     count = min(IMAGES, len(maps))
     axes = figure.subplots(2 if images is not None else 1, count, squeeze=False)
     for i in range(count):
         if images is not None:
             axes[0, i].imshow(images[i])
-            axes[1, i].imshow(overlaid(images[i], maps[i]))
+            axes[1, i].imshow(overlay(images[i], maps[i]))
         else:
-            axes[0, i].imshow(maps[i], cmap=LIKENESS, vmin=0)
+            axes[0, i].imshow(maps[i], cmap=SIMILARITY, vmin=0)
     for ax in axes.flat:
         bare(ax)
-    figure.supxlabel("images above, what is attended to below" if images is not None else "one map per image")
+    figure.supxlabel("images above, weighted by their maps below" if images is not None else "one map per image")
 
 
-def _head_maps(r: AttentionMaps, figure: Any) -> None:
+def _draw_head_maps(r: AttentionMaps, figure: Any) -> None:
     heads = spread_out(r.maps.shape[1], 6)
     rows = min(3, len(r.maps))
     axes = figure.subplots(rows, len(heads) + (r.images is not None), squeeze=False)
@@ -94,50 +117,47 @@ def _head_maps(r: AttentionMaps, figure: Any) -> None:
             axes[i, 0].imshow(r.images[i])
             start = 1
         for j, head in enumerate(heads):
-            axes[i, start + j].imshow(r.maps[i, head], cmap=LIKENESS, vmin=0)
+            axes[i, start + j].imshow(r.maps[i, head], cmap=SIMILARITY, vmin=0)
             if i == 0:
                 axes[i, start + j].set_title(f"head {head}", fontsize=8)
     for ax in axes.flat:
         bare(ax, ax.get_title())
 
 
-def draw_attribution(r: Attribution, figure: Any) -> None:
-    """Where the evidence lies, and whether blurring it away hurts more than blurring anything."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    _pairs(r.images, r.maps, above)
-    ax = below.subplots()
-    names = ("deletion", "insertion", "deletion, random order", "insertion, random order")
-    values = (r.deletion, r.insertion, r.deletion_random, r.insertion_random)
-    for i, value in enumerate(values):
-        error = value.std(ddof=1) / len(value) ** 0.5 if len(value) > 1 else 0
-        ax.barh(i, value.mean(), xerr=1.96 * error, color=(COLORS[0], COLORS[1], PALE, PALE)[i])
-    ax.set_yticks(range(4), names)
-    ax.invert_yaxis()
-    ax.set_xlim(0, 1)
-    ax.set_xlabel("mean probability of the class (low deletion and high insertion are good)")
+def maps_sentence(r: AttentionMaps) -> str:
+    share = r.maps / np.maximum(r.maps.sum((-1, -2), keepdims=True), 1e-12)
+    top = np.sort(share.reshape(*share.shape[:-2], -1), axis=-1)[..., ::-1]
+    tenth = max(1, top.shape[-1] // 10)
+    most = percent(float(top[..., :tenth].sum(-1).mean()))
+    return f"The tenth of the patches with the most attention receives {most} of it."
 
 
-def draw_object_mass(r: ObjectMass, ax: Any) -> None:
-    """Mass on the object against its area, one dot per image; above the line it is looked at."""
-    ax.plot((0, 1), (0, 1), color=PALE, linestyle="--", label="as much as its area")
-    ax.scatter(r.area, r.mass, s=16, color=COLORS[0])
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="object's share of the area", ylabel="share of the map on the object")
-    ax.legend(loc="lower right")
+def maps_variant(r: AttentionMaps) -> str:
+    """The kind of rollout, or the block whose heads are shown."""
+    if isinstance(kind := r.how.get("kind"), str):
+        return f"rollout {kind}"
+    return f"block {r.how['block']}" if isinstance(r.how.get("block"), int) else pair(r)
 
 
-def draw_focus(r: ObjectFocus, ax: Any) -> None:
-    """Mass on the object minus its area for each kind of map, mean and 95 % interval over images."""
-    gains = [r.gain(method) for method in r.methods]
-    at = range(len(gains))
-    ax.barh(at, [g[0] for g in gains], xerr=finite([g[1] for g in gains]), color=COLORS[0], capsize=3)
-    ax.axvline(0, color=PALE, linestyle="--")
-    ax.set_yticks(at, list(r.methods))
-    ax.invert_yaxis()
-    ax.set_xlabel("share of the map on the object, minus the object's share of the area")
+def maps_payload(r: AttentionMaps, room: int) -> Payload | None:
+    return maps_on_images(r.maps, r.images)
+
+
+MAPS = View(
+    of=AttentionMaps,
+    heading="Attention on images",
+    sentence=maps_sentence,
+    draw=draw_maps,
+    size=(8.6, 3.6),
+    several_panels=True,
+    paper=Paper(f"{VIT}, figures 6 and 14", "Attention rollout highlights the regions that matter for the class."),
+    variant=maps_variant,
+    payload=maps_payload,
+)
 
 
 def draw_head_attention(r: HeadAttention, figure: Any) -> None:
-    """Every head of every block, seen from the middle of the first image."""
+    """Every head of every block, from the middle patch of the first image."""
     y, x = r.grid
     cell = (y // 2) * x + x // 2
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
@@ -148,10 +168,10 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
     left.add_patch(
         Rectangle((cell % x * wide, cell // x * high), wide, high, fill=False, edgecolor=COLORS[5], linewidth=2)
     )
-    bare(left, "seen from the framed patch")
+    bare(left, "attention from the framed patch")
     blocks, heads = r.attention.shape[1:3]
     tiles = r.attention[0, :, :, r.prefix + cell].reshape(blocks * heads, y, x) / 255
-    right.imshow(mosaic(tiles, heads), cmap=LIKENESS, vmin=0, vmax=1)
+    right.imshow(mosaic(tiles, heads), cmap=SIMILARITY, vmin=0, vmax=1)
     right.set_xticks([(i + 0.5) * (x + 1) - 1 for i in range(heads)], [str(i) for i in range(heads)])
     right.set_yticks([(i + 0.5) * (y + 1) - 1 for i in range(blocks)], [str(i) for i in range(blocks)])
     right.set_xlabel("head")
@@ -159,23 +179,42 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
     right.spines[:].set_visible(False)
 
 
-def as_rgb(cells: NDArray, grid: tuple[int, int]) -> NDArray[np.float64]:
-    """The first three components as a color image."""
-    three = cells[:, :3]
-    low, high = np.percentile(three, 2, axis=0), np.percentile(three, 98, axis=0)
-    return np.asarray(np.clip((three - low) / np.maximum(high - low, 1e-9), 0, 1).reshape(*grid, 3), dtype=np.float64)
+def head_attention_sentence(r: HeadAttention) -> str:
+    own = r.summary()["heads that look at the own patch most"]
+    n, blocks, heads = r.attention.shape[:3]
+    return (
+        f"{blocks} blocks of {heads} heads on {n} images; {percent(own)} of the heads attend most to their own patch, "
+        f"and the most attended patch receives {percent(float(r.peaks.mean()))} of the attention on average."
+    )
 
 
-def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
-    """The images, and the first three principal components of their cells through the depth."""
-    layers = spread_out(len(r.layers), 8)
-    rows = min(3, len(r.images))
-    axes = figure.subplots(rows, len(layers) + 1, squeeze=False)
-    for i in range(rows):
-        axes[i, 0].imshow(r.images[i])
-        for j, layer in enumerate(layers):
-            axes[i, j + 1].imshow(as_rgb(r.cells(i, layer), r.grids[layer]))
-            if i == 0:
-                axes[i, j + 1].set_title(f"block {layer}", fontsize=8)
-    for ax in axes.flat:
-        bare(ax, ax.get_title())
+def head_attention_payload(r: HeadAttention, room: int) -> Payload:
+    """As many images as there is room for, at least one."""
+    kept = len(r.attention)
+    coarse = (np.round(r.attention / 5.0) * 5).astype(np.uint8)  # 52 shades are enough for the eye, and pack better
+    data = compress(coarse.tobytes())
+    while len(data) > room * 4 / 3 and kept > 1:
+        kept -= 1
+        data = compress(coarse[:kept].tobytes())
+    return {
+        "widget": "headAttention",
+        "images": sprite(r.images[:kept]),
+        "shape": (kept, *r.attention.shape[1:]),
+        "data": data,
+        "peaks": plane(r.peaks[:kept].astype(np.float64), bits=16),
+        "grid": r.grid,
+        "prefix": r.prefix,
+        "notice": "" if kept == len(r.attention) else f"{kept} of {len(r.attention)} images fit on this page.",
+    }
+
+
+HEAD_ATTENTION = View(
+    of=HeadAttention,
+    heading="Where each head attends",
+    sentence=head_attention_sentence,
+    draw=draw_head_attention,
+    size=(8.0, 5.6),
+    several_panels=True,
+    paper=Paper(f"{VIT}, figure 6", "Heads attend to the regions that matter for the class."),
+    payload=head_attention_payload,
+)

@@ -1,4 +1,4 @@
-"""What changes with depth: receptive fields, skip against branch; and what is there before: filters, positions."""
+"""Views of what changes with depth: features, receptive fields, skips; of filters, positions and inductive biases."""
 
 from typing import Any
 
@@ -7,20 +7,78 @@ from numpy.typing import NDArray
 
 from sightline.analysis.biases import InductiveBias
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
+from sightline.analysis.pca import FeaturePCA
 from sightline.analysis.receptive_fields import ReceptiveField
 from sightline.analysis.residual import ResidualRatios
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
-from sightline.views.style import COLORS, LIKENESS, PALE, bare, finite, heat, mosaic, spread_out
+from sightline.views.payload import compress, plane, sprite, tiles
+from sightline.views.style import COLORS, PALE, SIMILARITY, bare, finite, heat, mosaic, spread_out
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, pair, percent
+
+FIELD = 96  # pixels along an axis of a receptive field on the page
+
+
+def as_rgb(cells: NDArray, grid: tuple[int, int]) -> NDArray[np.float64]:
+    """The first three components as a color image."""
+    three = cells[:, :3]
+    low, high = np.percentile(three, 2, axis=0), np.percentile(three, 98, axis=0)
+    return np.asarray(np.clip((three - low) / np.maximum(high - low, 1e-9), 0, 1).reshape(*grid, 3), dtype=np.float64)
+
+
+def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
+    """The images, and the first three principal components of their cells by depth."""
+    layers = spread_out(len(r.layers), 8)
+    rows = min(3, len(r.images))
+    axes = figure.subplots(rows, len(layers) + 1, squeeze=False)
+    for i in range(rows):
+        axes[i, 0].imshow(r.images[i])
+        for j, layer in enumerate(layers):
+            axes[i, j + 1].imshow(as_rgb(r.cells(i, layer), r.grids[layer]))
+            if i == 0:
+                axes[i, j + 1].set_title(f"block {layer}", fontsize=8)
+    for ax in axes.flat:
+        bare(ax, ax.get_title())
+
+
+def feature_pca_sentence(r: FeaturePCA) -> str:
+    first, last = r.summary().values()
+    way = "more" if last > first else "less"
+    return (
+        f"The cells of one image are {way} similar at the end (mean cosine {last:.2f}) than after the first block "
+        f"({first:.2f}); the components shown hold {percent(float(r.explained.min()))} of the variance or more."
+    )
+
+
+def feature_pca_payload(r: FeaturePCA, room: int) -> Payload:
+    return {
+        "widget": "featurePca",
+        "images": sprite(r.images),
+        "shape": r.features.shape,
+        "data": compress(r.features.tobytes()),
+        "grids": r.grids,
+        "names": r.layers,
+    }
+
+
+FEATURE_PCA = View(
+    of=FeaturePCA,
+    heading="An image on its way through the network",
+    sentence=feature_pca_sentence,
+    draw=draw_feature_pca,
+    size=(9.0, 3.6),
+    several_panels=True,
+    payload=feature_pca_payload,
+)
 
 
 def draw_receptive(r: ReceptiveField, figure: Any) -> None:
-    """Maps through the depth (Raghu et al., figure 6), and the radii that hold half and nine tenths of each."""
+    """Maps by depth (Raghu et al., figure 6), and the radii that hold 50 % and 90 % of their mass."""
     above, below = figure.subfigures(2, 1, height_ratios=(3, 4))
     chosen = spread_out(len(r.maps), 6)
     axes = above.subplots(1, len(chosen), squeeze=False)[0]
     for ax, i in zip(axes, chosen):
-        small = pooled(r.maps[i])
-        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=LIKENESS, vmin=0, vmax=1)
+        small = coarse_field(r.maps[i])
+        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=SIMILARITY, vmin=0, vmax=1)
         bare(ax, f"block {i}")
     ax = below.subplots()
     depth = np.arange(len(r.maps))
@@ -29,18 +87,65 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
         ax.errorbar(
             depth, r.radii[:, j], yerr=error, marker="o", color=COLORS[j], capsize=2, label=f"{share} % of the mass"
         )
-    side = "before" if r.side == "before" else "behind"
-    ax.set_xlabel(f"block, first to last ({side} the addition)")
+    ax.set_xlabel(f"block, first to last ({'before' if before_addition(r) else 'after'} the residual addition)")
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)
     ax.legend(loc="best")
 
 
-def pooled(field: NDArray, side: int = 112) -> NDArray:
+def coarse_field(field: NDArray, side: int = 112) -> NDArray:
     """A field at a size that a figure can show: sums over squares of pixels."""
     step = max(1, min(field.shape) // side)
     y, x = (s // step * step for s in field.shape)
     return np.asarray(field[:y, :x].reshape(y // step, step, x // step, step).sum((1, 3)))
+
+
+def before_addition(r: ReceptiveField) -> bool:
+    """Whether only the branch was followed, without the skip connection."""
+    return bool(r.side == "before")
+
+
+def receptive_sentence(r: ReceptiveField) -> str:
+    width = r.maps.shape[2]
+    return (
+        f"Half of the mass lies within {r.radii[0, 0]:.0f} pixels in the first block and {r.radii[-1, 0]:.0f} in the "
+        f"last (the image is {width} wide); the token's own cell holds {percent(float(r.own[0]))} and "
+        f"{percent(float(r.own[-1]))}."
+    )
+
+
+def receptive_payload(r: ReceptiveField, room: int) -> Payload:
+    step = max(1, -(-max(r.maps.shape[1:]) // FIELD))
+    y, x = (s // step * step for s in r.maps.shape[1:])
+    small = r.maps[:, :y, :x].reshape(len(r.maps), y // step, step, x // step, step).sum((2, 4))
+    small = np.sqrt(small / np.maximum(small.max((1, 2), keepdims=True), 1e-300))
+    return {
+        "widget": "stack",
+        "names": r.names,
+        "radii": r.radii.tolist(),
+        "own": r.own.tolist(),
+        "width": r.maps.shape[2],
+        "centers": (r.centers / np.array(r.maps.shape[1:])).tolist(),
+        **plane(small, bits=8),
+    }
+
+
+RECEPTIVE_FIELD = View(
+    of=ReceptiveField,
+    heading="Effective receptive fields",
+    sentence=receptive_sentence,
+    draw=draw_receptive,
+    size=(8.6, 5.0),
+    several_panels=True,
+    paper=Paper(
+        f"{RAGHU}, figures 6 and C.1 to C.4",
+        "A ViT's receptive fields are large from the first blocks on; after the residual addition a token's own patch "
+        "dominates.",
+    ),
+    variant=lambda r: "before the residual addition" if before_addition(r) else pair(r),
+    payload=receptive_payload,
+    figure_and_widget=True,
+)
 
 
 def draw_residual(r: ResidualRatios, figure: Any) -> None:
@@ -71,24 +176,32 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
     ax.legend(loc="best")
 
 
-def draw_inductive_bias(r: InductiveBias, ax: Any) -> None:
-    """Every number of the report; errors of 0 mean that a property holds exactly."""
-    numbers = {k: v for k, v in r.summary().items() if np.isfinite(v)}
-    color = [COLORS[2] if k.startswith("locality") else COLORS[0] for k in numbers]
-    ax.barh(range(len(numbers)), list(numbers.values()), color=color)
-    ax.set_yticks(range(len(numbers)), list(numbers))
-    ax.invert_yaxis()
-    ax.set_xlabel("share of the mass (locality), relative error (others)")
+def residual_sentence(r: ResidualRatios) -> str:
+    if np.isnan(r.ratio).all():
+        why = next(iter(r.reasons.values()), "no reason is known")
+        return f"None of {len(r.names)} additions has a ratio of skip and branch ({why})."
+    i = int(np.nanargmax(r.ratio))
+    text = f"Skips carry {np.nanmedian(r.ratio):.1f} times what branches add (median), most at {r.names[i]}"
+    if np.isfinite(r.class_token[0]).any():
+        above = r.class_minus_patches() > 0
+        text += f"; the class token's ratio is above the patches' at {int(above.sum())} of {len(above)} additions"
+        text += f", last at addition {int(np.flatnonzero(above)[-1])}" if above.any() else ""
+    return text + "."
 
 
-def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
-    """Correlation of patches by distance; the line is that of patches of other images."""
-    ax.plot(r.by_distance[:, 0], r.by_distance[:, 1], color=COLORS[0], label="patches of one image")
-    if np.isfinite(r.across):
-        ax.axhline(r.across, color=PALE, linestyle="--", label="same place of other images")
-    ax.set_xlabel("distance, patches")
-    ax.set_ylabel("correlation of pixels")
-    ax.legend(loc="best")
+RESIDUAL = View(
+    of=ResidualRatios,
+    heading="What the skip connections carry",
+    sentence=residual_sentence,
+    draw=draw_residual,
+    size=(9.0, 4.0),
+    several_panels=True,
+    paper=Paper(
+        f"{RAGHU}, figures 7, E.1, E.2",
+        "The class token passes through the skip connections in lower blocks and is rewritten in upper blocks; patch "
+        "tokens do the reverse.",
+    ),
+)
 
 
 def draw_filters(r: PatchFilters, ax: Any) -> None:
@@ -101,6 +214,25 @@ def draw_filters(r: PatchFilters, ax: Any) -> None:
     ax.set_xlabel(f"{len(c)} components, {100 * r.explained.sum():.0f} % of the variance")
 
 
+def filters_sentence(r: PatchFilters) -> str:
+    s = r.summary()
+    return (
+        f"{len(r.explained)} components explain {percent(s['variance explained'])} of the variance; "
+        f"{percent(s['energy at low frequencies'])} of their energy is at low frequencies, against "
+        f"{percent(s['energy at low frequencies, noise'])} for noise."
+    )
+
+
+PATCH_FILTERS = View(
+    of=PatchFilters,
+    heading="Patch filters",
+    sentence=filters_sentence,
+    draw=draw_filters,
+    size=(6.4, 4.0),
+    paper=Paper(f"{VIT}, figure 7 left", "The first components look like a basis of smooth patterns."),
+)
+
+
 def draw_positions(r: PositionSimilarity, figure: Any) -> None:
     """One tile per patch (ViT, figure 7 middle), and the mean cosine by distance."""
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -109,8 +241,87 @@ def draw_positions(r: PositionSimilarity, figure: Any) -> None:
     heat(left, mosaic(r.tiles[keep], len(spread_out(columns, 8))), label="cosine")
     left.set_aspect("equal")
     bare(left)
-    left.set_xlabel("a tile per patch, at its place")
+    left.set_xlabel("one tile per patch, at its position")
     right.plot(r.by_distance[:, 0], r.by_distance[:, 1], color=COLORS[0])
     right.axhline(0, color=PALE, linewidth=0.8)
     right.set_xlabel("distance, patches")
     right.set_ylabel("mean cosine of position embeddings")
+
+
+def positions_sentence(r: PositionSimilarity) -> str:
+    way = "falls" if r.decay < 0 else "does not fall"
+    return (
+        f"Similarity {way} with distance (rank correlation {r.decay:.2f}); within a row or column it is "
+        f"{r.row_column:+.2f} compared with pairs as far apart, and one sine wave per dimension explains "
+        f"{percent(r.sinusoid)}."
+    )
+
+
+def positions_payload(r: PositionSimilarity, room: int) -> Payload:
+    return tiles(r.tiles, (r.tiles.shape[1], r.tiles.shape[2]), what="cosine", about="position embedding")
+
+
+POSITIONS = View(
+    of=PositionSimilarity,
+    heading="Position embeddings",
+    sentence=positions_sentence,
+    draw=draw_positions,
+    size=(8.6, 4.4),
+    several_panels=True,
+    paper=Paper(f"{VIT}, figure 7 middle", "Closer patches have more similar embeddings; rows and columns show."),
+    payload=positions_payload,
+    figure_and_widget=True,
+)
+
+
+def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
+    """Correlation of patches by distance; the line is that of patches of other images."""
+    ax.plot(r.by_distance[:, 0], r.by_distance[:, 1], color=COLORS[0], label="patches of one image")
+    if np.isfinite(r.across):
+        ax.axhline(r.across, color=PALE, linestyle="--", label="same position in other images")
+    ax.set_xlabel("distance, patches")
+    ax.set_ylabel("correlation of pixels")
+    ax.legend(loc="best")
+
+
+def neighbors_sentence(r: NeighborSimilarity) -> str:
+    return (
+        f"Neighboring patches have a correlation of {r.by_distance[0, 1]:.2f}, the farthest of "
+        f"{r.by_distance[-1, 1]:.2f}, patches of other images of {r.across:.2f}."
+    )
+
+
+NEIGHBORS = View(
+    of=NeighborSimilarity,
+    heading="Neighboring patches",
+    sentence=neighbors_sentence,
+    draw=draw_neighbors,
+    size=(6.0, 3.6),
+)
+
+
+def draw_inductive_bias(r: InductiveBias, ax: Any) -> None:
+    """Every number of the summary; an error of 0 means that a property holds exactly."""
+    numbers = {k: v for k, v in r.summary().items() if np.isfinite(v)}
+    color = [COLORS[2] if k.startswith("locality") else COLORS[0] for k in numbers]
+    ax.barh(range(len(numbers)), list(numbers.values()), color=color)
+    ax.set_yticks(range(len(numbers)), list(numbers))
+    ax.invert_yaxis()
+    ax.set_xlabel("share of the mass (locality), relative error (others)")
+
+
+def inductive_bias_sentence(r: InductiveBias) -> str:
+    return (
+        f"{percent(r.locality_first)} of the first block's receptive field lies within an eighth of the image, "
+        f"{percent(r.locality_last)} of the last block's; a shift by one cell leaves an equivariance error of "
+        f"{r.equivariance:.2f}, shuffling the patches changes the pooled features by {r.permutation_pooled:.2f}."
+    )
+
+
+INDUCTIVE_BIAS = View(
+    of=InductiveBias,
+    heading="Inductive biases, measured",
+    sentence=inductive_bias_sentence,
+    draw=draw_inductive_bias,
+    size=(7.0, 3.2),
+)

@@ -1,4 +1,4 @@
-"""The points of a drawing: where they stand on it and what they say, for a page on which they can be pointed at."""
+"""The points of a drawing: where they are and what they show, for a page whose charts answer to the mouse."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ MOST = 400  # points of one line that answer; of longer ones, evenly spaced poin
 def points(figure: Any) -> list[tuple[float, float, str]]:
     """Every point of every line, bar and scatter: x and y from the upper left in points (1/72 inch), and its text.
 
-    For a figure that was just saved as SVG: only then matplotlib knows where everything stands.
+    For a figure that was just saved as SVG: only then does matplotlib know where everything is.
     """
     scale, top = 72 / figure.dpi, 72 * figure.get_figheight()
     found = []
@@ -25,13 +25,13 @@ def points(figure: Any) -> list[tuple[float, float, str]]:
             if np.isfinite((x, y)).all():
                 right, up = ax.transData.transform((x, y)) * scale
                 what = f"{name}: " if name and not name.startswith("_") else ""
-                text = f"{what}{_told(ax.xaxis, across, x)}, {_told(ax.yaxis, along, y)}"
+                text = f"{what}{_label(ax.xaxis, across, x)}, {_label(ax.yaxis, along, y)}"
                 found.append((round(float(right), 1), round(float(top - up), 1), text))
     return found
 
 
 def _data(ax: Any) -> Iterator[tuple[float, float, str]]:
-    """The numbers that were drawn, and whose they are."""
+    """The numbers that were drawn, with the label of their line, bars or scatter."""
     from matplotlib.collections import PathCollection
     from matplotlib.container import BarContainer
 
@@ -53,7 +53,7 @@ def _data(ax: Any) -> Iterator[tuple[float, float, str]]:
 
 
 def _names(axis: Any) -> dict[float, str]:
-    """The names that stand along an axis, by their places; an axis of numbers has none."""
+    """The tick labels of an axis by their positions; a numeric axis has none."""
     from matplotlib.ticker import FixedLocator
 
     if not isinstance(axis.get_major_locator(), FixedLocator):
@@ -61,8 +61,8 @@ def _names(axis: Any) -> dict[float, str]:
     return {round(float(at), 6): t.get_text() for at, t in zip(axis.get_majorticklocs(), axis.get_ticklabels())}
 
 
-def _told(axis: Any, names: dict[float, str], value: float) -> str:
-    """The name that stands at a place, or the number with the name of its axis."""
+def _label(axis: Any, names: dict[float, str], value: float) -> str:
+    """The tick label at a position, or the number with the name of its axis."""
     if named := names.get(round(value, 6)):
         return named
     name = " ".join(axis.get_label_text().split())

@@ -1,5 +1,6 @@
-"""Measurements: accuracy by shots, depth, ways, class, task and test set."""
+"""Views of measurements: accuracy by shots, depth, ways, class, task and test set; training curves."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
 from sightline.training.run.curves import Curves
+from sightline.views.payload import SIDE, heat_map
 from sightline.views.style import COLORS, PALE, finite, heat, legend, lines, spread_out
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, percent
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
 
@@ -34,6 +37,22 @@ def draw_fewshot(r: FewShot, ax: Any) -> None:
     ax.legend(loc="lower right")
 
 
+def fewshot_sentence(r: FewShot) -> str:
+    rows = zip(r.shots, r.mean, r.half_width)
+    parts = [f"{s} shots {100 * m:.1f} %" + (f" ± {100 * h:.1f}" if math.isfinite(h) else "") for s, m, h in rows]
+    return f"{', '.join(parts)}; chance is {100 / max(len(r.classes), 1):.1f} %."
+
+
+FEW_SHOT = View(
+    of=FewShot,
+    heading="Few-shot accuracy",
+    sentence=fewshot_sentence,
+    draw=draw_fewshot,
+    size=(5.6, 3.8),
+    paper=Paper(f"{VIT}, figure 4; BiT, figure 4", "More shots and more pre-training data help."),
+)
+
+
 def draw_episodes(r: Episodes, ax: Any) -> None:
     """Accuracy by shots, one line per number of ways."""
     names = [f"{k}-way" for k in r.ways]
@@ -43,6 +62,22 @@ def draw_episodes(r: Episodes, ax: Any) -> None:
     ax.legend(loc="lower right")
 
 
+def episodes_sentence(r: Episodes) -> str:
+    low, high = np.unravel_index(r.mean.argmin(), r.mean.shape), np.unravel_index(r.mean.argmax(), r.mean.shape)
+    cells = [f"{r.ways[at[0]]}-way {r.shots[at[1]]}-shot ({100 * r.mean[at]:.1f} %)" for at in (low, high)]
+    return f"From {cells[0]} to {cells[1]}; cosine {r.within:.2f} within a class, {r.between:.2f} between classes."
+
+
+EPISODES = View(
+    of=Episodes,
+    heading="Episodes on unseen classes",
+    sentence=episodes_sentence,
+    draw=draw_episodes,
+    size=(5.6, 3.8),
+    paper=Paper("seminar notes", "More ways hurt, more shots help."),
+)
+
+
 def draw_layer_probes(r: LayerProbes, ax: Any) -> None:
     """Accuracy by block, one line per model and choice of tokens (Raghu et al., figures 11b and 13)."""
     lines(ax, np.arange(r.accuracy.shape[1]), 100 * r.accuracy, r.curves, 100 * r.half_width)
@@ -50,7 +85,25 @@ def draw_layer_probes(r: LayerProbes, ax: Any) -> None:
     ax.legend(loc="best")
 
 
-def draw_probed(r: ProbeAccuracy, figure: Any) -> None:
+def layer_probes_sentence(r: LayerProbes) -> str:
+    ends = [row[np.isfinite(row)][-1] for row in r.accuracy]
+    order = np.argsort(ends)[::-1]
+    return "At the last block: " + ", ".join(f"{r.curves[i]} {100 * ends[i]:.1f} %" for i in order) + "."
+
+
+LAYER_PROBES = View(
+    of=LayerProbes,
+    heading="Linear probes by block",
+    sentence=layer_probes_sentence,
+    draw=draw_layer_probes,
+    size=(6.6, 4.2),
+    paper=Paper(
+        f"{RAGHU}, figures 11b and 13", "Class tokens and averaged patch tokens predict the class at different depths."
+    ),
+)
+
+
+def draw_probes(r: ProbeAccuracy, figure: Any) -> None:
     """Accuracy by layer; where every token was probed, also the maps over the grid (figures 11a and D.4)."""
     maps = [l for l in r.layers if r.grids and l in r.grids]
     shown = [maps[i] for i in spread_out(len(maps), 5)]
@@ -64,6 +117,25 @@ def draw_probed(r: ProbeAccuracy, figure: Any) -> None:
         cell.set_title(short(layer), fontsize=7)
         cell.set_xticks([])
         cell.set_yticks([])
+
+
+def probes_sentence(r: ProbeAccuracy) -> str:
+    best = int(np.nanargmax(r.mean))
+    return f"The best layer is {r.layers[best]} ({100 * r.mean[best]:.1f} %); the last has {100 * r.mean[-1]:.1f} %."
+
+
+PROBES = View(
+    of=ProbeAccuracy,
+    heading="Linear probes by layer and token",
+    sentence=probes_sentence,
+    draw=draw_probes,
+    size=(8.0, 5.4),
+    several_panels=True,
+    paper=Paper(
+        f"{RAGHU}, figures 11a and D.4",
+        "After GAP training single tokens predict the class; after CLS training they hardly do.",
+    ),
+)
 
 
 def draw_classification(r: Classification, figure: Any) -> None:
@@ -88,12 +160,56 @@ def draw_classification(r: Classification, figure: Any) -> None:
     right.legend(loc="upper left")
 
 
+def classification_sentence(r: Classification) -> str:
+    wrong = r.confused(1)
+    most = f"; the most frequent mistake is {wrong[0][1]} for {wrong[0][0]} ({wrong[0][2]} times)" if wrong else ""
+    low, high = r.interval
+    return (
+        f"Top-1 {100 * r.top1:.1f} % [{100 * low:.1f}, {100 * high:.1f}], top-5 {100 * r.top5:.1f} %, calibration "
+        f"error {100 * r.calibration_error:.1f} points{most}."
+    )
+
+
+def confusion_payload(r: Classification, room: int) -> Payload | None:
+    if not 1 < len(r.classes) <= SIDE:
+        return None
+    square = r.confusion().astype(float)
+    share = square / np.maximum(square.sum(1, keepdims=True), 1)
+    return heat_map({"share of the label's images": share}, (r.classes, r.classes), row="label", column="prediction")
+
+
+ACCURACY = View(
+    of=Classification,
+    heading="Accuracy",
+    sentence=classification_sentence,
+    draw=draw_classification,
+    size=(9.0, 4.6),
+    several_panels=True,
+    payload=confusion_payload,
+    figure_and_widget=True,
+)
+
+
 def draw_test_sets(r: TestSets, ax: Any) -> None:
     """Top-1 on each set with its interval."""
     error = np.stack([r.top1 - r.low, r.high - r.top1]) * 100
     ax.errorbar(range(len(r.names)), 100 * r.top1, yerr=np.maximum(error, 0), fmt="o", color=COLORS[0], capsize=4)
     ax.set_xticks(range(len(r.names)), [short(n) for n in r.names])
     ax.set(ylabel="top-1, %", ylim=(0, 100), xlim=(-0.5, len(r.names) - 0.5))
+
+
+def test_sets_sentence(r: TestSets) -> str:
+    worst = int(r.top1.argmin())
+    return f"From {100 * r.top1[0]:.1f} % on {r.names[0]} to {100 * r.top1[worst]:.1f} % on {r.names[worst]}."
+
+
+TEST_SETS = View(
+    of=TestSets,
+    heading="Several test sets",
+    sentence=test_sets_sentence,
+    draw=draw_test_sets,
+    size=(5.6, 3.8),
+)
 
 
 def draw_vtab(r: Vtab, ax: Any) -> None:
@@ -112,6 +228,21 @@ def draw_vtab(r: Vtab, ax: Any) -> None:
     ax.legend(loc="upper right", ncols=2)
 
 
+def vtab_sentence(r: Vtab) -> str:
+    groups = ", ".join(f"{g} {100 * v:.1f} %" for g, v in r.by_group.items())
+    return f"Mean of {len(r.tasks)} tasks {100 * r.score:.1f} %: {groups}."
+
+
+VTAB = View(
+    of=Vtab,
+    heading="VTAB",
+    sentence=vtab_sentence,
+    draw=draw_vtab,
+    size=(8.6, 4.6),
+    paper=Paper(f"{VIT}, table 9", "Fine-tuned, ViT-H/14 reaches 77.6 % on average over 19 tasks."),
+)
+
+
 def draw_multilabel(r: MultiLabel, ax: Any) -> None:
     """Average precision by class, sorted."""
     order = np.argsort(-np.nan_to_num(r.precision, nan=-1))
@@ -120,6 +251,22 @@ def draw_multilabel(r: MultiLabel, ax: Any) -> None:
     few = spread_out(len(order), 16)
     ax.set_xticks(few, [short(r.classes[order[i]]) for i in few], rotation=50, ha="right", fontsize=7)
     ax.set(ylabel="average precision, %", ylim=(0, 100))
+
+
+def multilabel_sentence(r: MultiLabel) -> str:
+    return (
+        f"The top prediction is among the labels of {percent(r.top1)} of {r.scored} images; mAP "
+        f"{r.mean_average_precision:.2f}."
+    )
+
+
+MULTI_LABEL = View(
+    of=MultiLabel,
+    heading="Several labels per image",
+    sentence=multilabel_sentence,
+    draw=draw_multilabel,
+    size=(7.0, 3.8),
+)
 
 
 def draw_real(r: ReaL, ax: Any) -> None:
@@ -131,11 +278,39 @@ def draw_real(r: ReaL, ax: Any) -> None:
     ax.set(xlim=(0, 100), xlabel=f"accuracy against reassessed labels, % ({r.scored:,} images)", yticks=[])
 
 
+def real_sentence(r: ReaL) -> str:
+    return f"{100 * r.accuracy:.1f} % of {r.scored:,} images are correct by the reassessed labels."
+
+
+REAL = View(
+    of=ReaL,
+    heading="Reassessed labels",
+    sentence=real_sentence,
+    draw=draw_real,
+    size=(6.0, 1.8),
+    paper=Paper(f"{VIT}, table 2", "ViT-H/14 reaches 90.7 % on ReaL."),
+)
+
+
 def draw_retrieval(r: Retrieval, ax: Any) -> None:
-    """Share of queries with a right image among the first k."""
+    """Share of queries with a match among the first k images."""
     ax.plot(np.arange(1, len(r.cmc) + 1), 100 * r.cmc, marker="o", color=COLORS[0])
-    ax.set(xlabel="first k images", ylabel="queries with a right one, %", ylim=(0, 100))
+    ax.set(xlabel="first k images", ylabel="queries with a match, %", ylim=(0, 100))
     legend(ax, 0)
+
+
+def retrieval_sentence(r: Retrieval) -> str:
+    first = percent(float(r.cmc[0]))
+    return f"The first image is a match for {first} of the queries; mAP {np.nanmean(r.precision):.2f}."
+
+
+RETRIEVAL = View(
+    of=Retrieval,
+    heading="Retrieval",
+    sentence=retrieval_sentence,
+    draw=draw_retrieval,
+    size=(5.6, 3.8),
+)
 
 
 def draw_curves(r: Curves, figure: Any) -> None:
@@ -157,3 +332,20 @@ def draw_curves(r: Curves, figure: Any) -> None:
         legend(ax, len(kinds[kind]))
     for ax in axes[len(shown) :]:
         ax.remove()
+
+
+def curves_sentence(r: Curves) -> str:
+    steps = int(r.step[-1]) if len(r.step) else 0
+    ends = [f"{name} {r.of(name)[1][0]:.3g} → {r.of(name)[1][-1]:.3g}" for name in r.names if len(r.of(name)[0]) > 1]
+    chosen = [e for e in ends if "loss" in e or "top" in e or "accuracy" in e] or ends
+    return f"After {steps:,} steps: {'; '.join(chosen[:4]) or 'nothing was logged twice'}."
+
+
+TRAINING = View(
+    of=Curves,
+    heading="Training",
+    sentence=curves_sentence,
+    draw=draw_curves,
+    size=(9.0, 4.4),
+    several_panels=True,
+)

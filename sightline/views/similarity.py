@@ -1,5 +1,6 @@
-"""Likeness of layers: heat maps of CKA, head subsets, data scale, what-if, localization."""
+"""Views of similarity: CKA of layers, head subsets, ablation, localization, class token or average pooling."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,63 @@ from sightline.analysis.similarity.block_similarity import BlockSimilarity
 from sightline.analysis.similarity.cka import CKA
 from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
-from sightline.views.style import COLORS, bare, finite, heat, legend, lines, models_of, mosaic, nice_top
+from sightline.views.payload import heat_map, tiles
+from sightline.views.style import COLORS, bare, finite, heat, legend, lines, mosaic, nice_top
+from sightline.views.view import RAGHU, Paper, Payload, View, model_names, pair, percent
 
 
 def draw_cka(r: CKA, ax: Any) -> None:
     """All pairs of layers, the first at the lower left (Raghu et al., figures 1 and 2)."""
     heat(ax, r.similarity, label="CKA", origin="lower")
-    names = models_of(r)
-    own = f" of {names[0]}" if names else ""
-    other = f" of {names[-1]}" if names else ""
-    ax.set_ylabel(f"layer{own}, first to last")
-    ax.set_xlabel(f"layer{other}, first to last")
+    names = model_names(r)
+    ax.set_ylabel(f"layer{f' of {names[0]}' if names else ''}, first to last")
+    ax.set_xlabel(f"layer{f' of {names[-1]}' if names else ''}, first to last")
+
+
+def cka_sentence(r: CKA) -> str:
+    s = r.similarity
+    if r.rows == r.columns and len(s) > 1:
+        half = len(s) // 2
+        i, j = np.unravel_index(np.nanargmin(s), s.shape)
+        return (
+            f"Layers of the lower and the upper half have a mean CKA of {np.nanmean(s[:half, half:]):.2f} (all pairs: "
+            f"{np.nanmean(s):.2f}); {r.rows[i]} and {r.columns[j]} are the least similar ({s[i, j]:.2f})."
+        )
+    best = np.nan_to_num(s, nan=-np.inf).argmax(1)
+    top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
+    return (
+        f"{r.rows[top]} and {r.columns[best[top]]} are the most similar (CKA {s[top, best[top]]:.2f}); the mean of all "
+        f"pairs is {np.nanmean(s):.2f}, and the best match of the first model's last layer is {s[-1, best[-1]]:.2f}."
+    )
+
+
+def cka_payload(r: CKA, room: int) -> Payload:
+    names = model_names(r) or [""]
+    planes = {"CKA": r.similarity, "mutual neighbors": r.knn}
+    if np.isfinite(r.band).any():
+        planes["± of CKA"] = r.band
+    return heat_map(planes, (r.rows, r.columns), lower=True, row=names[0], column=names[-1])
+
+
+def cka_variant(r: CKA) -> str:
+    pooled = r.how.get("tokens") in (("gap", "gap"), ["gap", "gap"])
+    return f"{pair(r)}, average over positions" if pooled and pair(r) else pair(r)
+
+
+LAYERS = View(
+    of=CKA,
+    heading="Similarity of layers",
+    sentence=cka_sentence,
+    draw=draw_cka,
+    size=(5.6, 4.8),
+    paper=Paper(
+        f"{RAGHU}, figures 1 and 2",
+        "A ViT's layers are similar from bottom to top; a ResNet's fall into stages, and its lower half matches the "
+        "lowest quarter of a ViT.",
+    ),
+    variant=cka_variant,
+    payload=cka_payload,
+)
 
 
 def draw_heads(r: HeadSubsets, ax: Any) -> None:
@@ -32,6 +79,28 @@ def draw_heads(r: HeadSubsets, ax: Any) -> None:
     legend(ax, len(r.columns))
 
 
+def heads_sentence(r: HeadSubsets) -> str:
+    near, far = r.similarity[0].mean(), r.similarity[-1].mean()
+    rho = r.summary()["rank correlation of CKA and distance, mean"]
+    return (
+        f"The most local heads have a mean CKA of {near:.2f} with the CNN's lower layers, the most global {far:.2f}; "
+        f"the rank correlation with distance is {rho:.2f}."
+    )
+
+
+HEAD_SUBSETS = View(
+    of=HeadSubsets,
+    heading="Local heads and the lower layers of a CNN",
+    sentence=heads_sentence,
+    draw=draw_heads,
+    size=(6.0, 3.8),
+    paper=Paper(
+        f"{RAGHU}, figure 5",
+        "The more local the heads, the more similar their output is to the lower layers of a ResNet.",
+    ),
+)
+
+
 def draw_block_similarity(r: BlockSimilarity, ax: Any) -> None:
     """CKA with the reference by depth, one line per model (Raghu et al., figure 12)."""
     lines(ax, r.depth, r.similarity, r.models, r.band)
@@ -39,6 +108,26 @@ def draw_block_similarity(r: BlockSimilarity, ax: Any) -> None:
     ax.set_ylabel("CKA with the reference")
     ax.set_ylim(finite(r.similarity).min(initial=0), 1)
     ax.legend(loc="best")
+
+
+def block_similarity_sentence(r: BlockSimilarity) -> str:
+    rows = [(name, row[np.isfinite(row)]) for name, row in zip(r.models, r.similarity)]
+    parts = [f"{name}: CKA {row[0]:.2f} in the first block, {row[-1]:.2f} in the last" for name, row in rows]
+    return "; ".join(parts) + "."
+
+
+BY_BLOCK = View(
+    of=BlockSimilarity,
+    heading="Similarity by block",
+    sentence=block_similarity_sentence,
+    draw=draw_block_similarity,
+    size=(6.0, 3.8),
+    paper=Paper(
+        f"{RAGHU}, figure 12",
+        "With less training data, lower blocks stay the same and upper blocks change.",
+        applies=lambda r: r.varied == "data",
+    ),
+)
 
 
 def draw_what_if(r: WhatIf, figure: Any) -> None:
@@ -54,26 +143,60 @@ def draw_what_if(r: WhatIf, figure: Any) -> None:
     if known:
         right.axvline(100 * r.whole, color=COLORS[1], linestyle="--", label="nothing switched off")
         right.legend(loc="lower right")
-    right.set_xlabel("accuracy, %" if known else "same answer as before, %")
+    right.set_xlabel("accuracy, %" if known else "same prediction as before, %")
     right.set_yticks([])
     right.set_ylim(len(r.off) - 0.5, -0.5)
     right.set_xlim(0, 100)
 
 
+def what_if_sentence(r: WhatIf) -> str:
+    known = math.isfinite(r.whole)
+    values, what = (r.accuracy, "accuracy") if known else (r.agreement, "agreement with the whole model")
+    i, j = int(np.nanargmin(values)), int(np.nanargmax(values))
+    start = f"The accuracy of the whole model is {percent(r.whole)}. " if known else ""
+    return (
+        f"{start}Switching off {r.off[i]} costs most ({what} {percent(float(values[i]))}), switching off {r.off[j]} "
+        f"least ({percent(float(values[j]))})."
+    )
+
+
+def what_if_payload(r: WhatIf, room: int) -> Payload:
+    known = np.isfinite(r.whole)
+    table = heat_map({"CKA with the whole model": r.similarity}, (r.off, r.layers), row="switched off", column="layer")
+    bars = (r.accuracy if known else r.agreement).tolist()
+    return {**table, "bars": bars, "bar": "accuracy" if known else "same prediction", "whole": float(r.whole)}
+
+
+ABLATION = View(
+    of=WhatIf,
+    heading="What if a part were missing",
+    sentence=what_if_sentence,
+    draw=draw_what_if,
+    size=(8.6, 5.0),
+    several_panels=True,
+    paper=Paper(
+        f"{RAGHU}, figure 8",
+        "In a ViT trained without the skip connections of one block, layers before and after that block are no longer "
+        "similar; here nothing is retrained.",
+    ),
+    payload=what_if_payload,
+)
+
+
 def draw_localization(r: Localization, ax: Any) -> None:
-    """CKA of nine tokens with every input patch, the own place framed (Raghu et al., figures 9 and 10)."""
+    """CKA of nine tokens with every input patch, their own positions framed (Raghu et al., figures 9 and 10)."""
     y, x = r.grid
     places = [(i, j) for i in sorted({0, y // 2, y - 1}) for j in sorted({0, x // 2, x - 1})]
-    tiles = np.stack([r.maps[i * x + j] for i, j in places])
+    chosen = np.stack([r.maps[i * x + j] for i, j in places])
     columns = len({j for _, j in places})
-    heat(ax, mosaic(tiles, columns), top=nice_top(r.maps), label="CKA with the input patch")
+    heat(ax, mosaic(chosen, columns), top=nice_top(r.maps), label="CKA with the input patch")
     ax.set_aspect("equal")
     for number, (i, j) in enumerate(places):
         row, column = divmod(number, columns)
         corner = (column * (x + 1) + j - 0.5, row * (y + 1) + i - 0.5)
         ax.add_patch(_frame(corner))
     bare(ax)
-    ax.set_xlabel("nine tokens by place; the own patch is framed")
+    ax.set_xlabel("nine tokens by position; each token's own patch is framed")
 
 
 def _frame(corner: tuple[float, float]) -> Any:
@@ -82,8 +205,37 @@ def _frame(corner: tuple[float, float]) -> Any:
     return Rectangle(corner, 1, 1, fill=False, edgecolor="#56b4e9", linewidth=1.2)
 
 
+def localization_sentence(r: Localization) -> str:
+    s = r.summary()
+    hit, own = s["tokens most like their own patch"], s.get("CKA with the own patch, mean", math.nan)
+    others = s.get("CKA with other patches, mean", math.nan)
+    return (
+        f"{percent(hit)} of the tokens of {r.layer} are most similar to their own input patch (chance "
+        f"{percent(1 / len(r.maps))}); the mean CKA is {own:.2f} with the own patch and {others:.2f} with the others."
+    )
+
+
+def localization_payload(r: Localization, room: int) -> Payload:
+    return tiles(r.maps, r.grid, what="CKA with the input patch", about=f"token of {r.layer}")
+
+
+LOCALIZATION = View(
+    of=Localization,
+    heading="Localization: which position a token still represents",
+    sentence=localization_sentence,
+    draw=draw_localization,
+    size=(5.4, 4.8),
+    paper=Paper(
+        f"{RAGHU}, figures 9 and 10",
+        "Trained with a class token, a ViT's tokens stay localized up to the last block; those of a ResNet or of a "
+        "GAP model do so less.",
+    ),
+    payload=localization_payload,
+)
+
+
 def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
-    """Twins that differ in what their head reads: likeness by block, probes by block (Raghu et al., figures 10, 11)."""
+    """Two models that differ in what their head reads: CKA and probes by block (Raghu et al., figures 10 and 11)."""
     left, right = figure.subplots(1, 2)
     left.plot(range(len(r.by_block)), r.by_block, marker="o", color=COLORS[0])
     left.set(xlabel="block, first to last", ylabel="CKA of the two", ylim=(finite(r.by_block).min(initial=0), 1))
@@ -91,3 +243,26 @@ def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
         lines(right, np.arange(r.accuracy.shape[1]), 100 * r.accuracy, r.curves)
         right.legend(loc="best")
     right.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))
+
+
+def pooling_sentence(r: PoolingComparison) -> str:
+    half = max(1, len(r.by_block) // 2)
+    return (
+        f"The two models have a CKA of {np.nanmean(r.by_block[:half]):.2f} in the lower half and {r.by_block[-1]:.2f} "
+        f"in the last block; {percent(float(r.own[0]))} of the tokens are most similar to their own patch with a class "
+        f"token, {percent(float(r.own[1]))} with average pooling."
+    )
+
+
+POOLING = View(
+    of=PoolingComparison,
+    heading="Class token or average pooling",
+    sentence=pooling_sentence,
+    draw=draw_pooling_comparison,
+    size=(9.0, 4.0),
+    several_panels=True,
+    paper=Paper(
+        f"{RAGHU}, figures 10, 11 and D.4",
+        "Models trained with a class token and with average pooling agree up to the middle and differ at the end.",
+    ),
+)

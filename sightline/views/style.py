@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 INK = "#22262b"  # text and axes; the page replaces it by its own color of text
 PALE = "#9aa1a9"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31")  # Okabe and Ito's
-LIKENESS = "magma"  # similarity and attention; perceptually even, dark to light
+SIMILARITY = "magma"  # similarity and attention; perceptually even, dark to light
 TWO_SIDED = "RdBu_r"
 SETTINGS: dict[str, Any] = {
     "font.size": 9,
@@ -42,8 +42,8 @@ SETTINGS: dict[str, Any] = {
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """The settings, for a while: nobody else's figures change. The first figure of all is no reason for a warning."""
+def figure_style() -> Iterator[None]:
+    """Apply the settings to what is drawn inside, and to nothing else; the first figure raises no warning."""
     log = logging.getLogger("matplotlib")
     before = log.level
     log.setLevel(logging.ERROR)  # else: it is building its font cache, it made itself a folder
@@ -68,7 +68,7 @@ def new_figure(size: tuple[float, float]) -> Any:
     return figure
 
 
-def colors(name: str = LIKENESS) -> NDArray[np.uint8]:
+def colors(name: str = SIMILARITY) -> NDArray[np.uint8]:
     """256 colors (256, 3), for whoever draws without matplotlib: the page's script."""
     import matplotlib as mpl
 
@@ -94,7 +94,7 @@ def heat(
     """A heat map from 0 to `top`; what has no value is gray, what lies below 0 is said at the bar."""
     import matplotlib as mpl
 
-    shades = mpl.colormaps[LIKENESS].with_extremes(bad="#b8bcc2")
+    shades = mpl.colormaps[SIMILARITY].with_extremes(bad="#b8bcc2")
     shown = ax.imshow(values, cmap=shades, vmin=0, vmax=top, origin=origin, aspect="auto" if bar else "equal")
     ax.spines[:].set_visible(False)
     if bar:
@@ -145,8 +145,3 @@ def legend(ax: Any, count: int, most: int = 12) -> None:
     """Names beside the lines unless there are too many to read."""
     if 1 < count <= most:
         ax.legend(loc="best")
-
-
-def models_of(result: Any) -> list[str]:
-    """The names of the models a result is about, where it knows them."""
-    return list(result.about.names)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.spec import _family
-from sightline.views.draw import FIGURE, PANEL
 from sightline.views.style import mosaic, new_figure, nice_top, spread_out
+from sightline.views.table import VIEWS
 from tests.views import makers
 
 EVERY = makers.every()
@@ -25,8 +25,9 @@ def drawn_types():
     return {kind for kind in _family(sl.Result) if kind.__module__.startswith("sightline.") and kind is not sl.Result}
 
 
-def test_every_type_has_a_drawing_and_an_example():
-    assert drawn_types() == set(PANEL) | set(FIGURE)
+def test_every_type_has_one_view_and_an_example():
+    assert len({v.of for v in VIEWS}) == len(VIEWS)
+    assert drawn_types() == {v.of for v in VIEWS}
     assert {type(r) for r in EVERY.values()} == drawn_types()
 
 
@@ -68,7 +69,7 @@ def test_distances_are_the_heads_of_the_outer_blocks():
     shown = {line.get_label(): line.get_ydata() for line in left.lines}
     for block, heads in r.sorted_heads():
         np.testing.assert_allclose(shown[f"block {block}"], heads)
-    assert shown["looking everywhere alike"][0] == r.uniform
+    assert shown["uniform attention"][0] == r.uniform
     dots = right.collections[0].get_offsets()
     np.testing.assert_allclose(np.sort(dots[:, 1]), np.sort(r.pixels.ravel()))
 
@@ -126,7 +127,7 @@ def test_curves_are_what_was_logged():
 
 @dataclass(frozen=True, kw_only=True)
 class Unheard(sl.Result):
-    """A type that figures/ has never heard of."""
+    """A type without a view."""
 
     step: np.ndarray
     loss: np.ndarray
@@ -144,7 +145,7 @@ def test_an_unknown_type_is_drawn_anyway():
 
 
 def test_what_is_no_result_is_refused():
-    with pytest.raises(ValueError, match="A result is drawn"):
+    with pytest.raises(ValueError, match="takes a result"):
         sl.draw([1, 2])
 
 

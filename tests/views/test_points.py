@@ -7,7 +7,7 @@ import pytest
 
 import sightline as sl
 from sightline.views.points import MOST, points
-from sightline.views.style import new_figure, styled
+from sightline.views.style import figure_style, new_figure
 from tests.views import makers
 
 EVERY = makers.every()
@@ -15,7 +15,7 @@ EVERY = makers.every()
 
 def saved(figure):
     buffer = io.StringIO()
-    with styled():
+    with figure_style():
         figure.savefig(buffer, format="svg")
     return buffer.getvalue(), points(figure)
 

@@ -1,0 +1,110 @@
+"""Views of saliency: attribution maps, and how much of a map lies on the object."""
+
+from typing import Any
+
+import numpy as np
+
+from sightline.analysis.saliency.attribution import Attribution
+from sightline.analysis.saliency.faithfulness import ObjectMass
+from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.views.attention import draw_on_images
+from sightline.views.payload import maps_on_images
+from sightline.views.style import COLORS, PALE, finite
+from sightline.views.view import VIT, Paper, Payload, View, percent
+
+ON_THE_OBJECT = "How much of a map lies on the object"
+PAPER = Paper(f"{VIT}, figure 6", "Attention lies on the object.")
+
+
+def draw_attribution(r: Attribution, figure: Any) -> None:
+    """The maps, and whether blurring by their order costs more than blurring in random order."""
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    draw_on_images(r.images, r.maps, above)
+    ax = below.subplots()
+    names = ("deletion", "insertion", "deletion, random order", "insertion, random order")
+    values = (r.deletion, r.insertion, r.deletion_random, r.insertion_random)
+    for i, value in enumerate(values):
+        error = value.std(ddof=1) / len(value) ** 0.5 if len(value) > 1 else 0
+        ax.barh(i, value.mean(), xerr=1.96 * error, color=(COLORS[0], COLORS[1], PALE, PALE)[i])
+    ax.set_yticks(range(4), names)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("mean probability of the class (low deletion and high insertion are good)")
+
+
+def attribution_sentence(r: Attribution) -> str:
+    gain = float((r.insertion - r.deletion).mean())
+    chance = float((r.insertion_random - r.deletion_random).mean())
+    better = "better" if gain > chance else "no better"
+    same = float(np.nanmean(r.agreement_random_weights))
+    return (
+        f"Insertion minus deletion is {gain:.2f}, against {chance:.2f} for a random order: the maps are {better} than "
+        f"chance. With randomized weights the maps keep a rank correlation of {same:.2f}."
+    )
+
+
+def attribution_payload(r: Attribution, room: int) -> Payload | None:
+    return maps_on_images(r.maps, r.images)
+
+
+ATTRIBUTION = View(
+    of=Attribution,
+    heading="Which regions a prediction rests on",
+    sentence=attribution_sentence,
+    draw=draw_attribution,
+    size=(8.6, 5.2),
+    several_panels=True,
+    payload=attribution_payload,
+)
+
+
+def draw_object_mass(r: ObjectMass, ax: Any) -> None:
+    """Mass on the object against its area, one dot per image; above the line it gets more than its share."""
+    ax.plot((0, 1), (0, 1), color=PALE, linestyle="--", label="as much as its area")
+    ax.scatter(r.area, r.mass, s=16, color=COLORS[0])
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="object's share of the area", ylabel="share of the map on the object")
+    ax.legend(loc="lower right")
+
+
+def object_mass_sentence(r: ObjectMass) -> str:
+    return (
+        f"{percent(float(r.mass.mean()))} of the maps lies on the object, which covers {percent(float(r.area.mean()))} "
+        f"of the area; it is more than its share in {percent(float((r.mass > r.area).mean()))} of {len(r.mass)} images."
+    )
+
+
+OBJECT_MASS = View(
+    of=ObjectMass,
+    heading=ON_THE_OBJECT,
+    sentence=object_mass_sentence,
+    draw=draw_object_mass,
+    size=(4.6, 4.2),
+    paper=PAPER,
+)
+
+
+def draw_focus(r: ObjectFocus, ax: Any) -> None:
+    """Mass on the object minus its area for each kind of map, mean and 95 % interval over images."""
+    gains = [r.gain(method) for method in r.methods]
+    at = range(len(gains))
+    ax.barh(at, [g[0] for g in gains], xerr=finite([g[1] for g in gains]), color=COLORS[0], capsize=3)
+    ax.axvline(0, color=PALE, linestyle="--")
+    ax.set_yticks(at, list(r.methods))
+    ax.invert_yaxis()
+    ax.set_xlabel("share of the map on the object, minus the object's share of the area")
+
+
+def object_focus_sentence(r: ObjectFocus) -> str:
+    gains = [(method, *r.gain(method)) for method in r.methods]
+    listed = ", ".join(f"{m} {100 * g:+.1f} ± {100 * h:.1f} points" for m, g, h in gains)
+    return f"On the object beyond its share of the area ({percent(float(r.area.mean()))}): {listed}."
+
+
+OBJECT_FOCUS = View(
+    of=ObjectFocus,
+    heading=ON_THE_OBJECT,
+    sentence=object_focus_sentence,
+    draw=draw_focus,
+    size=(6.4, 2.6),
+    paper=PAPER,
+)

@@ -1,0 +1,69 @@
+"""What a view is: heading, counterpart in the papers, sentence, drawing and widget of one kind of result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sightline.spec import Result, legible
+
+Size = tuple[float, float]  # inches
+Payload = dict[str, Any]  # for the page's script
+VIT, RAGHU = "ViT 2020", "Raghu et al. 2021"
+
+
+def model_names(r: Result) -> list[str]:
+    """The display names of the models that a result is about."""
+    return [m.name for m in r.about.models]
+
+
+def pair(r: Result) -> str:
+    """The two models of a comparison; empty for anything else."""
+    names = model_names(r)
+    return f"{names[0]} and {names[1]}" if len(names) == 2 else ""
+
+
+def percent(x: float) -> str:
+    """A share in text."""
+    return f"{100 * x:.0f} %" if abs(x) >= 0.1 or x == 0 else f"{100 * x:.1f} %"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a paper shows where we show a result."""
+
+    where: str
+    finding: str  # in our words
+    applies: Callable[[Any], bool] = lambda r: True  # some results of the type answer another question
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Everything that figures and pages know about one kind of result."""
+
+    of: type[Result]
+    heading: str
+    sentence: Callable[[Any], str]  # what the numbers show
+    draw: Callable[[Any, Any], None]  # into axes; with several panels, into a figure
+    size: Size
+    several_panels: bool = False
+    paper: Paper | None = None
+    variant: Callable[[Any], str] = pair  # what tells two results of this kind apart
+    payload: Callable[[Any, int], Payload | None] | None = None  # data of the widget within so many bytes
+    figure_and_widget: bool = False  # the figure shows more than the widget
+
+    def heading_of(self, r: Result) -> str:
+        """The heading of a section about this result."""
+        variant = self.variant(r)
+        return f"{self.heading}: {variant}" if variant else self.heading
+
+    def sentence_of(self, r: Result) -> str:
+        """One sentence, with infinities and NaN as people read them."""
+        return legible(self.sentence(r))
+
+    def paper_of(self, r: Result) -> Paper | None:
+        """The papers' counterpart, if this result has one."""
+        return self.paper if self.paper is not None and self.paper.applies(r) else None
+
+    def payload_of(self, r: Result, room: int) -> Payload | None:
+        """The data of the interactive widget, or None where the figure is all there is."""
+        return None if self.payload is None else self.payload(r, room)

@@ -1,0 +1,85 @@
+"""One place per kind of result: a type that is registered in the table of views is drawn, described and on the page."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import sightline as sl
+from sightline.spec import About, ModelId
+from sightline.views import table
+from sightline.views.table import VIEWS, view_of
+from sightline.views.view import Paper, View
+from tests.views import makers
+
+EVERY = makers.every()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity(sl.Result):
+    """An analysis that somebody adds."""
+
+    share: np.ndarray
+
+
+def draw_sparsity(r, ax):
+    ax.plot(r.share)
+    ax.set_xlabel("block, first to last")
+
+
+SPARSITY = View(
+    of=Sparsity,
+    heading="Sparse activations",
+    sentence=lambda r: f"{100 * r.share[-1]:.0f} % of the units are zero in the last block.",
+    draw=draw_sparsity,
+    size=(5.0, 3.0),
+    paper=Paper("Somebody 2030, figure 1", "Activations become sparser with depth."),
+    payload=lambda r, room: {"widget": "heat", "notice": f"{len(r.share)} blocks"},
+    figure_and_widget=True,
+)
+
+
+def test_one_registration_is_enough(monkeypatch, tmp_path):
+    monkeypatch.setattr(table, "VIEWS", (SPARSITY, *VIEWS))
+    about = About(models=(ModelId(name="small ViT"), ModelId(name="small CNN")))
+    r = Sparsity(title="Sparsity", caption="Synthetic.", share=np.array([0.25, 0.75]), about=about)
+    assert sl.draw(r).axes[0].get_xlabel() == "block, first to last"
+    text = sl.write_report([makers.mass(), r], tmp_path).read_text()
+    assert "<h2>Sparse activations: small ViT and small CNN</h2>" in text
+    assert "75 % of the units are zero in the last block." in text
+    assert "In the paper (Somebody 2030, figure 1)" in text
+    assert "Activations become sparser with depth." in text
+    assert 'data-widget="heat" data-source="data-Sparsity"' in text
+    assert 'data-points="points-Sparsity"' in text
+    assert text.index("Sparse activations:") < text.index("How much of a map lies on the object</h2>")
+    assert "Sparse activations" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_view_says_something(name):
+    r = EVERY[name]
+    view = view_of(r)
+    assert view.heading_of(r).startswith(view.heading)
+    assert view.sentence_of(r).endswith(".")
+    paper = view.paper_of(r)
+    assert paper is None or (paper.where and paper.finding.endswith("."))
+
+
+def test_a_type_without_a_view_goes_by_its_title():
+    r = Sparsity(title="How sparse", caption="", share=np.zeros(2))
+    assert view_of(r).heading == "How sparse"
+    assert view_of(r).sentence_of(r) == "This result has no summary."
+
+
+def test_variants_are_told_apart():
+    before, pooled = makers.receptive(side="before"), makers.cka(4, 5, models=(makers.VIT, makers.CNN), tokens="x")
+    assert view_of(before).heading_of(before) == "Effective receptive fields: before the residual addition"
+    assert view_of(pooled).variant(pooled) == "small ViT and small CNN"
+    mean = makers.cka(4, 5, models=(makers.VIT, makers.CNN), tokens=("gap", "gap"))
+    assert view_of(mean).variant(mean) == "small ViT and small CNN, average over positions"
+
+
+def test_the_paper_has_a_counterpart_only_for_its_own_question():
+    assert view_of(makers.scale()).paper_of(makers.scale()) is None
+    study = makers.scale(varied="data")
+    assert view_of(study).paper_of(study).where == "Raghu et al. 2021, figure 12"
