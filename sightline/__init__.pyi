@@ -8,7 +8,7 @@ from . import studies as studies
 from . import training as training
 from . import views as views
 from . import weights as weights
-from .adoption.adopt import adopt as adopt
+from .adoption.recognition import adopt as adopt
 from .analysis.ablation import what_if as what_if
 from .analysis.attention.distance import attention_distance as attention_distance
 from .analysis.attention.head_attention import head_attention as head_attention

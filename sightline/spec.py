@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,20 @@ class ImageSpec:
     crop: float = 1.0
     fit: Literal["crop", "squash"] = "crop"
     interpolation: Interpolation = "bicubic"
+
+    @classmethod
+    def imagenet(
+        cls,
+        size: tuple[int, int],
+        *,
+        channels: int = 3,
+        crop: float = 0.875,
+        interpolation: Interpolation = "bicubic",
+    ) -> "ImageSpec":
+        """ImageNet mean and standard deviation, short side to size / crop, center crop; 0.5 where not RGB."""
+        half = (0.5,) * channels
+        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else (half, half)
+        return cls(size=size, mean=mean, std=std, crop=crop, interpolation=interpolation)
 
 
 @dataclass(frozen=True, kw_only=True)

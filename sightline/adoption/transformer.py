@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
 from sightline.adoption.wrapper import AdoptedModel, Facts, Hook, first_logits, wired
 from sightline.models.layers import attention
 from sightline.models.parts import Part, block_parts
 from sightline.models.taps import Tap
 from sightline.spec import Features, ImageSpec
-from sightline.weights.report import WeightsError
 
 NORM1, NORM2 = ("norm1", "ln_1", "layernorm_before"), ("norm2", "ln_2", "layernorm_after")
 ATTENTION = ("attn", "self_attention", "attention")
@@ -68,7 +68,7 @@ def find_encoder(module: nn.Module) -> Blocks:
     if not isinstance(embed, nn.Conv2d):
         missing.append(f"a patch embedding ({', '.join(EMBED)})")
     if missing:
-        raise WeightsError(f"A {type(module).__name__} cannot be adopted: it lacks {'; '.join(missing)}.")
+        raise AdoptionError(f"A {type(module).__name__} cannot be adopted: it lacks {'; '.join(missing)}.")
     assert isinstance(embed, nn.Conv2d)
     return Blocks(blocks, last[0], embed, blocks[0])
 
@@ -99,14 +99,14 @@ def _three(attn: Any) -> list[nn.Linear]:
         found = [f for n in names if isinstance(f := getattr(attn, n, None), nn.Linear)]
         if len(found) == 3:
             return found
-    raise WeightsError(f"A {type(attn).__name__} cannot be adopted: it lacks query, key and value layers.")
+    raise AdoptionError(f"A {type(attn).__name__} cannot be adopted: it lacks query, key and value layers.")
 
 
 def _head_width(attn: Any) -> int:
     for name in ("head_dim", "attention_head_size"):
         if isinstance(getattr(attn, name, None), int):
             return getattr(attn, name)
-    raise WeightsError(f"A {type(attn).__name__} cannot be adopted: it does not say how wide a head is.")
+    raise AdoptionError(f"A {type(attn).__name__} cannot be adopted: it does not say how wide a head is.")
 
 
 class Spy(nn.Module):
@@ -171,7 +171,7 @@ class AdoptedViT(AdoptedModel):
         tokens, logits = _try(module, found, size, channels)
         prefix = tokens.shape[1] - grid[0] * grid[1]
         if tokens.ndim != 3 or not 0 <= prefix < 64:
-            raise WeightsError(
+            raise AdoptionError(
                 f"A {type(module).__name__} cannot be adopted: {tuple(tokens.shape)} behind its last norm are not "
                 f"{grid[0]} x {grid[1]} patches and a few prefix tokens."
             )
@@ -223,7 +223,7 @@ class AdoptedViT(AdoptedModel):
         for parts, whole, what in pairs:
             if not (parts - whole).abs().max() <= CLOSE * whole.abs().max().clamp(min=1e-6):
                 kind = type(self.inner).__name__
-                raise WeightsError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
+                raise AdoptionError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
 
     def wires(self) -> list[Hook]:
         found: Blocks = self.found  # type: ignore[assignment]
@@ -271,12 +271,12 @@ def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int)
             out = first_logits(module(x))
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise WeightsError(
+            raise AdoptionError(
                 f"A {type(module).__name__} does not take images of {size[0]} x {size[1]} ({reason}): "
                 "give image=ImageSpec(size=...)."
             ) from error
     if "tokens" not in said:
-        raise WeightsError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
+        raise AdoptionError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
     return said["tokens"], out
 
 

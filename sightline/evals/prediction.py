@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from sightline.adoption.adopt import adopt
+from sightline.adoption.recognition import adopt
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage, shown
 from sightline.data.imagenet import imagenet_classes

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.adopt import adopt
+from sightline.adoption.recognition import adopt
 from sightline.adoption.wrapper import AdoptedModel
 from sightline.models.bit import BiT
 from sightline.models.parts import Part, anatomy, block_outputs

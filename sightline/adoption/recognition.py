@@ -4,12 +4,12 @@ import torch
 from torch import nn
 
 from sightline.adoption.cnn import AdoptedCNN
+from sightline.adoption.errors import AdoptionError
 from sightline.adoption.transformer import AdoptedViT, find_blocks
 from sightline.adoption.wrapper import AdoptedModel
 from sightline.models.bit import BiT
 from sightline.models.vit import ViT
 from sightline.spec import ImageSpec
-from sightline.weights.report import WeightsError
 
 
 def adopt(module: nn.Module, image: ImageSpec | None = None) -> AdoptedModel:
@@ -27,7 +27,7 @@ def adopt(module: nn.Module, image: ImageSpec | None = None) -> AdoptedModel:
     if isinstance(module, AdoptedModel):
         return module
     if isinstance(module, ViT | BiT):
-        raise WeightsError(f"A {type(module).__name__} of Sightline needs no adoption: use it as it is.")
+        raise AdoptionError(f"A {type(module).__name__} of Sightline needs no adoption: use it as it is.")
     refuse_windows(module)
     training = module.training
     module.eval()
@@ -46,7 +46,7 @@ def refuse_windows(module: nn.Module) -> None:
     for path, part in module.named_modules():
         window = getattr(part, "window_size", None)
         if window and any(hasattr(part, name) for name in ("qkv", "query", "q_proj", "relative_position_bias_table")):
-            raise WeightsError(
+            raise AdoptionError(
                 f"A {type(module).__name__} cannot be adopted: {path or 'it'} attends within windows of {window}, and "
                 "what is measured here (distance, rollout, tokens by place) needs attention over all patches. "
                 "Take a ViT or a CNN; of a Swin, sl.record gives any module's output as it is."
