@@ -20,8 +20,8 @@ from sightline.models.vit import ViT
 from sightline.spec import ImageSpec
 from sightline.weights import published
 from sightline.weights.containers import header as headers
-from sightline.weights.containers.files import DictSource, Opened, open_path, with_image
-from sightline.weights.containers.safetensors import Source
+from sightline.weights.containers.files import Opened, open_path, with_image
+from sightline.weights.containers.source import Source, StateDictSource
 from sightline.weights.conversion import Conversion, carry, check, match_keys, on_meta
 from sightline.weights.formats.key_table import SAME, KeyRule
 from sightline.weights.formats.wrappers import Place
@@ -80,7 +80,7 @@ def load(
 def opened_source(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Opened:
     """The source behind whatever the user gave. A zoo name is fetched; anything with a path on disk is that path."""
     if isinstance(source, Mapping):
-        return Opened(DictSource(source), "a state dict")
+        return Opened(StateDictSource(source), "a state dict")
     name = os.fspath(source)
     if Path(name).exists():
         return open_path(name)

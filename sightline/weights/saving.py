@@ -17,7 +17,8 @@ from sightline.spec import ImageSpec, atomic
 from sightline.weights.containers.files import SEVERAL_LABELS
 from sightline.weights.containers.header import Header, to_text
 from sightline.weights.containers.npz import write_npz
-from sightline.weights.containers.safetensors import write_pth, write_safetensors
+from sightline.weights.containers.pth import write_pth
+from sightline.weights.containers.safetensors import write_safetensors
 from sightline.weights.conversion import TARGETS, advice, to_format
 from sightline.weights.formats.huggingface import family
 from sightline.weights.loading import load

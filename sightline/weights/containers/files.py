@@ -1,41 +1,21 @@
 """What a user may point at: a file, a run folder, a folder of the hub, a state dict."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from sightline.models.variants import Config
 from sightline.spec import ImageSpec
 from sightline.weights.containers.header import Probability
 from sightline.weights.containers.npz import NpzSource
-from sightline.weights.containers.pth import PthSource
-from sightline.weights.containers.safetensors import HEADER_LIMIT, SafetensorsSource, Source
+from sightline.weights.containers.pth import open_pth
+from sightline.weights.containers.safetensors import HEADER_LIMIT, SafetensorsSource
+from sightline.weights.containers.source import Source
 from sightline.weights.report import WeightsError
 
 FILES = ("model.safetensors", "pytorch_model.bin", "model.npz", "model.pth")  # in a folder, the first that is there
 SEVERAL_LABELS = "multi_label_classification"  # transformers' word for it, under problem_type in config.json
-
-
-@dataclass
-class DictSource:
-    """A state dict in memory, read like a file."""
-
-    tensors: Mapping[str, Tensor]
-    header: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.shapes = {k: tuple(v.shape) for k, v in self.tensors.items()}
-        self.dtypes = {k: v.dtype for k, v in self.tensors.items()}
-
-    def read(self, key: str, layer: int | None = None) -> Tensor:
-        tensor = self.tensors[key].detach()
-        return (tensor if layer is None else tensor[layer]).clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True)
@@ -76,9 +56,9 @@ def open_file(path: Path) -> Source:
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT:  # a length may begin with any byte
         return SafetensorsSource(path)
     if start[:2] == b"PK":
-        return NpzSource(path) if NpzSource.fits(path) else PthSource(path)
+        return NpzSource(path) if NpzSource.fits(path) else open_pth(path)
     if start[:1] == b"\x80":  # pickle, as torch wrote it before 1.6
-        return PthSource(path)
+        return open_pth(path)
     if start[8:9] == b"{":
         return SafetensorsSource(path)  # a length beyond all bounds: let it say so
     raise WeightsError(f"{path} is no .npz, .safetensors or .pth file, or its beginning is damaged.")
