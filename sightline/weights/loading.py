@@ -86,7 +86,9 @@ def opened_source(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Open
         return open_path(name)
     entry = published.find(name)
     if entry is None:
-        raise WeightsError(f"There is no file or folder {name}, and no zoo name like that. {published.nearest(name)}")
+        raise WeightsError(
+            f"There is no file or folder {name}, and no zoo name like that. {published.suggestion(name)}"
+        )
     found = open_path(entry.fetch())
     hints = {**found.hints, **({"size": entry.size} if entry.size else {}), **entry.hints}
     expected = None if name.startswith(published.HUB) else entry.config

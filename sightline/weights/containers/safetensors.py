@@ -1,8 +1,8 @@
 """The safetensors container: a header checked in full before anything is read, and tensors one at a time.
 
 The library's own reader and writer do not serve here. Its tensors lie in the mapped file and change when somebody
-rewrites it; copied out of there, vit-l16 takes 1.4 times as long as with plain reads. Its writer takes all tensors at once,
-so that a sharded model would have to fit into the memory of one process.
+rewrites it; copied out of there, vit-l16 takes 1.4 times as long as with plain reads. Its writer takes all tensors at
+once, so that a sharded model would have to fit into the memory of one process.
 """
 
 import json
