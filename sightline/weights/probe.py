@@ -23,7 +23,7 @@ MARGIN, CEILING = 10.0, 0.2
 def make_images(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c y x"]:
     """Three images in [-1, 1]: waves, a chequered disc on a slope, and noise from a counter. No file, no generator.
 
-    >>> images((32, 48)).shape
+    >>> make_images((32, 48)).shape
     torch.Size([3, 3, 32, 48])
     """
     y = torch.linspace(-1, 1, size[0], dtype=torch.float64)[:, None]

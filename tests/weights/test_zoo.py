@@ -217,8 +217,7 @@ def test_the_hub_needs_its_extra(monkeypatch):
 
 
 def test_a_repository_of_the_hub_is_a_folder(monkeypatch, tmp_path):
-    import huggingface_hub
-
+    huggingface_hub = pytest.importorskip("huggingface_hub")
     from tests.weights.makers import PEERS
 
     PEERS["hf"].ready().float().save_pretrained(tmp_path / "repo")
