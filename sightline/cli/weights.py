@@ -9,7 +9,7 @@ import click
 
 import sightline as sl
 from sightline.cli.shell import show, verb
-from sightline.weights.report import Entry
+from sightline.weights.report import KeyFate
 
 
 @verb
@@ -72,7 +72,7 @@ def quiet(name: str) -> Iterator[None]:
         logger.disabled = before
 
 
-def line(entry: Entry) -> dict[str, str]:
+def line(entry: KeyFate) -> dict[str, str]:
     """One key on one line."""
     shapes = [" x ".join(map(str, s)) for s in (entry.found, entry.wanted) if s is not None]
     why = f"{entry.why} ({entry.method})" if entry.method else entry.why
