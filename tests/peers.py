@@ -1,7 +1,9 @@
-"""The libraries that our models are compared with, and our weights carried over into them."""
+"""Models of other libraries, compared with ours, and our weights carried over into them."""
 
 import contextlib
+from types import ModuleType
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -11,11 +13,12 @@ for schema in ("nms(Tensor a, Tensor b, float c) -> Tensor", "qnms(Tensor a, Ten
     with contextlib.suppress(RuntimeError):
         torch.library.define(f"torchvision::{schema.split('(')[0]}", "(" + schema.split("(", 1)[1])
 
-import timm  # noqa: E402
-import torchvision  # noqa: E402
-import transformers  # noqa: E402
 
-__all__ = ["fill", "hf_vit", "timm", "timm_bit", "timm_vit", "torchvision", "torchvision_vit", "transformers"]
+def __getattr__(name: str) -> ModuleType:
+    """`peers.timm` and its like are imported when a test first uses them, and that test is skipped without them."""
+    if name in ("timm", "torchvision", "transformers"):
+        return pytest.importorskip(name)
+    raise AttributeError(name)
 
 
 def fill(model: nn.Module, seed: int = 0, std: float = 0.05) -> nn.Module:

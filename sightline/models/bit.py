@@ -61,15 +61,15 @@ class BiTConfig:
 
     @property
     def image(self) -> ImageSpec:
-        """Images as the paper prepares them: both sides resized to size, values in [-1, 1]."""
+        """The paper's preprocessing: both sides resized to size, values in [-1, 1]."""
         half = (0.5,) * self.channels
         return ImageSpec(size=checks.pair(self.size), mean=half, std=half, fit="squash", interpolation="bilinear")
 
 
 class Unit(nn.Module):
-    """Pre-activation bottleneck; the shortcut of a first unit starts behind the first norm, the stride is in conv2.
+    """Pre-activation bottleneck; the shortcut of a first unit starts after the first norm, the stride is in conv2.
 
-    `skip` is what the shortcut brings, `branch` what the convolutions add, `sum` their sum.
+    `skip` is the output of the shortcut, `branch` that of the convolutions, and `sum` their sum.
     """
 
     def __init__(self, c: BiTConfig, channels: int, mid: int, *, stride: int):
@@ -93,7 +93,7 @@ class Unit(nn.Module):
 
 
 class Root(nn.Module):
-    """First convolution. The pool is padded with zeros, not with minus infinity: the released weights expect that."""
+    """First convolution. The pooling is padded with zeros, not minus infinity, as the released weights expect."""
 
     def __init__(self, c: BiTConfig):
         super().__init__()
@@ -110,7 +110,7 @@ class Root(nn.Module):
 class BiT(nn.Module):
     """BiT ResNet: `model(pixels)` gives logits, `model.features(pixels)` the last feature map as tokens.
 
-    Takes images of any size; `config.size` is the one it is meant for. Kernels start LeCun normal, norms at 1 and 0,
+    Takes images of any size; `config.size` is the intended one. Kernels start LeCun normal, norms at 1 and 0,
     the head at zero with bias `head_bias`.
 
     >>> import torch
@@ -133,7 +133,7 @@ class BiT(nn.Module):
         return self.head(self.pooled(self.encode(x).mean((2, 3))))
 
     def features(self, x: Tensor) -> Features:
-        """The last feature map behind norm and ReLU, one token per location, and its mean."""
+        """The last feature map after norm and ReLU, one token per location, and its mean."""
         y = self.encode(x)
         tokens = y.flatten(2).mT
         return Features(

@@ -1,4 +1,4 @@
-"""What a model refuses, in sentences that say what to do instead."""
+"""Checks of configurations and inputs, with messages that say what to do instead."""
 
 import operator
 import typing
@@ -13,17 +13,17 @@ Pair = int | tuple[int, int]
 def pair(value: Pair) -> tuple[int, int]:
     """Height and width from one number or two."""
     sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
-    if len(sides) != 2 or not all(_whole(side) for side in sides):
+    if len(sides) != 2 or not all(_is_integer(side) for side in sides):
         raise ValueError(f"A size is one whole number or (height, width); got {value!r}.")
     return operator.index(sides[0]), operator.index(sides[1])
 
 
-def _whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def choices(config: Any) -> None:
-    """Each field annotated as Literal must hold one of its words."""
+    """Each field annotated as Literal must have one of its values."""
     for name, hint in typing.get_type_hints(type(config)).items():
         options = typing.get_args(hint)
         value = getattr(config, name)
@@ -37,7 +37,7 @@ def counts(config: Any, *names: str, least: int = 1) -> None:
     for name in names:
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if not _whole(number) or number < least:
+            if not _is_integer(number) or number < least:
                 owner = type(config).__name__
                 raise ValueError(f"{owner}.{name} must be a whole number of at least {least}; got {value!r}.")
 
@@ -67,15 +67,15 @@ def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
         if torch.isfinite(x.detach()).all():  # finite pixels whose sum overflowed
             return
         bad = (~torch.isfinite(x.detach())).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(f"Images {bad[:8]} of the batch hold NaN or infinite pixels: mend or drop them first.")
+        raise ValueError(f"Images {bad[:8]} of the batch hold NaN or infinite pixels: fix or drop them first.")
 
 
 def _has_values(x: Tensor, model: nn.Module) -> bool:
-    """Whether the numbers may be looked at: not while tracing, compiling or faking, nor where it stalls training."""
+    """Whether the values may be read: not while tracing, compiling or faking, nor where it would stall training."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) not in (Tensor, nn.Parameter):
         return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch.func transforms: no public test for it
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch.func transforms: there is no public test
         return False
     if x.device.type == "cpu":
         return x.numel() > 0
-    return x.device.type != "meta" and not model.training  # on an accelerator the look waits for the queue
+    return x.device.type != "meta" and not model.training  # on an accelerator, reading waits for the queue

@@ -1,4 +1,4 @@
-"""From a configuration to a model: a `match` over the families, and the ways to change a model's shape afterwards."""
+"""Build a model from its configuration, and resize it for other images or patches."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,20 +35,22 @@ def build(
     >>> sl.build("vit-b16", classes=10, size=(224, 160), device="meta").config.grid
     (14, 10)
     """
-    made = config(what, **changes) if isinstance(what, str) else change(what, **changes)
+    settings = config(what, **changes) if isinstance(what, str) else change(what, **changes)
     with torch.device("meta"):  # no time and no random numbers for values that are overwritten below
-        model = from_config(made)
+        model = from_config(settings)
     model.checkpointing = checkpointing
     target = torch.device(device) if device is not None else torch.get_default_device()
     if target.type == "meta":
         return model
     model = model.to_empty(device="cpu")
-    model.initialize(torch.Generator().manual_seed(seed))  # on the CPU, so that every device starts alike
+    model.initialize(
+        torch.Generator().manual_seed(seed)
+    )  # on the CPU, so that every device starts from the same values
     return model.to(target)
 
 
 def from_config(config: Config) -> Model:
-    """The module itself, its values not set."""
+    """The module, with uninitialized values."""
     match config:
         case ViTConfig():
             return ViT(config)
@@ -60,7 +62,7 @@ def from_config(config: Config) -> Model:
 
 
 def change(config: Config, **changes: Any) -> Config:
-    """A configuration with fields changed; a hybrid hands on what belongs to its encoder."""
+    """A configuration with fields changed; a hybrid passes on those of its encoder."""
     own = {k: v for k, v in changes.items() if k in type(config).__dataclass_fields__}
     rest = {k: v for k, v in changes.items() if k not in own}
     if rest and isinstance(config, HybridConfig):
@@ -68,13 +70,13 @@ def change(config: Config, **changes: Any) -> Config:
     if rest:
         known = ", ".join(type(config).__dataclass_fields__)
         raise ValueError(f"{type(config).__name__} has no field {next(iter(rest))!r}; it has {known}.")
-    if isinstance(config, ViTConfig):  # derived unless said otherwise, so that pool="gap" drops the class token
-        own = {**_underived(config, own), **own}
+    if isinstance(config, ViTConfig):  # derived fields follow, so that pool="gap" drops the class token
+        own = {**_reset_derived(config, own), **own}
     return replace(config, **own)
 
 
-def _underived(c: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Fields that were filled in from others are filled in anew when those others change."""
+def _reset_derived(c: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """Fields that were derived from others are derived anew when those others change."""
     fresh: dict[str, Any] = {}
     if "pool" in changes and c.class_token == (c.pool == "cls"):
         fresh["class_token"] = None
@@ -90,8 +92,8 @@ def resize(
     """A copy of the model for images of another size, or with another patch, or both.
 
     Position embeddings are resampled on their grid by the rule of `method` (paper, timm, timm-npz, hf, torchvision);
-    rows of class and distillation tokens stay untouched. Patch kernels are carried over by the pseudo-inverse of
-    resizing, so that a resized patch gives the same embedding (FlexiViT, Beyer et al. 2022).
+    rows of class and distillation tokens do not change. Patch kernels are multiplied by the pseudo-inverse of
+    resizing, so that a resized patch has the same embedding (FlexiViT, Beyer et al. 2022).
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> sl.models.resize(model, size=(32, 64)).config.grid
@@ -110,16 +112,16 @@ def resize(
         if patch is not None:
             state["embed.proj.weight"] = resize_kernel(state["embed.proj.weight"], checks.pair(patch))
     with torch.device("meta"):
-        made = from_config(new)
-    made = made.to_empty(device=next(model.parameters()).device)
-    made = made.to(next(model.parameters()).dtype)
-    for module in made.modules():
+        resized = from_config(new)
+    resized = resized.to_empty(device=next(model.parameters()).device)
+    resized = resized.to(next(model.parameters()).dtype)
+    for module in resized.modules():
         if isinstance(module, Positions):
             module.refill()
-    made.load_state_dict(state)
-    made.image = replace(model.image, size=checks.pair(new.size))
-    made.checkpointing = model.checkpointing
-    return made.train(model.training)
+    resized.load_state_dict(state)
+    resized.image = replace(model.image, size=checks.pair(new.size))
+    resized.checkpointing = model.checkpointing
+    return resized.train(model.training)
 
 
 def resize_kernel(kernel: Float[Tensor, "o i p q"], patch: tuple[int, int]) -> Float[Tensor, "o i r s"]:

@@ -1,4 +1,4 @@
-"""What BiT and the hybrid's backbone have in common: standardized kernels, GroupNorm with ReLU, and little else."""
+"""What BiT and the hybrid's backbone share: standardized convolutions, GroupNorm with ReLU, stages."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -15,7 +15,7 @@ from sightline.models.initialize import lecun_normal_
 class StdConv(nn.Conv2d):
     """Convolution without bias whose kernel has mean 0 and variance 1 per output channel (weight standardization).
 
-    The two families add epsilon in different places: BiT to the variance, the hybrid's backbone to the deviation.
+    Epsilon is added in different places: by BiT to the variance, by the hybrid's backbone to the standard deviation.
     `same=True` pads as TensorFlow does: asymmetric for stride 2, one more at the bottom and the right.
     """
 
@@ -40,7 +40,7 @@ class StdConv(nn.Conv2d):
         if self.eps_on == "deviation":
             var, mean = torch.var_mean(w, dim=(1, 2, 3), keepdim=True, correction=0)
             return (w - mean) / (var.sqrt() + self.eps)
-        # batch_norm over one "batch" of output channels is this very formula in one fused pass
+        # batch_norm over one "batch" of output channels is the same formula in one fused pass
         return F.batch_norm(w.reshape(1, len(w), -1), None, None, training=True, eps=self.eps).view_as(w)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
@@ -58,7 +58,7 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
 
 
 class NormReLU(nn.Module):
-    """Normalize, then ReLU; one module, so that what is recorded here is what flows on."""
+    """Normalization and ReLU in one module, so that the recorded tensor is the one passed on."""
 
     def __init__(self, channels: int, *, eps: float, kind: Literal["group", "batch"] = "group", relu: bool = True):
         super().__init__()
@@ -85,14 +85,14 @@ class Stage(nn.Module):
 
 def stages(counts: tuple[int, ...], root: int, unit: Callable[[int, int, int], nn.Module]) -> nn.ModuleList:
     """Stages of `unit(channels, mid, stride)`: widths double from stage to stage, the first unit of each but the first
-    halves the resolution, and each unit puts out four times its middle width."""
-    made, channels = nn.ModuleList(), root
+    halves the resolution, and the output of a unit is four times as wide as its middle."""
+    out, channels = nn.ModuleList(), root
     for s, count in enumerate(counts):
         mid = root * 2**s
         inputs = [channels] + [4 * mid] * (count - 1)
-        made.append(Stage([unit(c, mid, 2 if s and i == 0 else 1) for i, c in enumerate(inputs)]))
+        out.append(Stage([unit(c, mid, 2 if s and i == 0 else 1) for i, c in enumerate(inputs)]))
         channels = 4 * mid
-    return made
+    return out
 
 
 def initialize(model: nn.Module, generator: torch.Generator) -> None:

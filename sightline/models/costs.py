@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply-accumulates, and the memory of its activations."""
+"""The cost of a model: parameters, multiply-accumulates, and the memory of its activations."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,7 +47,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
     """Parameters, multiply-accumulates and activation memory for one image, without running or allocating anything.
 
     Takes a name, a configuration or any module of (b, c, y, x). Multiply-accumulates come from torch's own counter; the
-    activations are the tensors that autograd would really keep. The model itself is not touched.
+    activations are the tensors that autograd would save. The model itself is not changed.
 
     >>> round(sl.cost("vit-b16", size=384).gmacs, 2)
     55.48
@@ -69,23 +69,23 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
             FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter,
             saved_tensors_hooks(kept.pack, kept.unpack),
         ):
-            functional_call(_Whole(model), {f"model.{k}": v for k, v in weights.items()}, (image,))
-    plan = getattr(model, "encoder_config", None)
+            functional_call(_AllTokens(model), {f"model.{k}": v for k, v in weights.items()}, (image,))
+    encoder: ViTConfig | None = getattr(model, "encoder_config", None)
     return Cost(
         size=(y, x),
-        tokens=plan.tokens if plan is not None else None,
+        tokens=encoder.tokens if encoder is not None else None,
         parameters=sum(p.numel() for p in parameters),
         macs=counter.get_total_flops() // 2,
-        attention_macs=2 * plan.depth * plan.tokens**2 * plan.width if plan is not None else 0,
+        attention_macs=_attention_macs(encoder) if encoder is not None else 0,
         activation_bytes=kept.bytes,
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
     )
 
 
 def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> list[dict[str, Any]]:
-    """How the cost of attention grows as patches shrink to single pixels: with the square of the tokens (R25).
+    """How the cost of attention grows as patches shrink to single pixels: with the square of the number of tokens.
 
-    `matrix_bytes` is what the attention weights of one block take for one image if they are written out (float32).
+    `matrix_bytes` is the size of one block's attention weights for one image, if they are stored (float32).
 
     >>> pixels, patches = sl.models.attention_growth("vit-b16", patches=(1, 16))
     >>> pixels["patches"], patches["patches"], round(pixels["attention_macs"] / patches["attention_macs"])
@@ -102,7 +102,7 @@ def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8,
                 "patch": patch,
                 "patches": c.grid[0] * c.grid[1],
                 "tokens": c.tokens,
-                "attention_macs": 2 * c.depth * c.tokens**2 * c.width,
+                "attention_macs": _attention_macs(c),
                 "macs": c.depth * c.tokens * (2 * c.tokens * c.width + 4 * c.width**2 + 2 * c.width * c.mlp_width),
                 "matrix_bytes": 4 * c.heads * c.tokens**2,
             }
@@ -110,8 +110,13 @@ def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8,
     return rows
 
 
-class _Whole(nn.Module):
-    """Counts every token to the end, as the published tables do, where the forward pass may leave some out."""
+def _attention_macs(c: ViTConfig) -> int:
+    """Multiply-accumulates of queries with keys and of weights with values."""
+    return 2 * c.depth * c.tokens**2 * c.width
+
+
+class _AllTokens(nn.Module):
+    """Computes every token to the end, as the published tables count, where the forward pass may skip some."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -124,7 +129,7 @@ class _Whole(nn.Module):
 
 
 class Kept:
-    """Counts the storages that autograd keeps, each once, the weights apart, and notes the largest."""
+    """Counts the bytes that autograd saves, each storage once and without the weights, and the largest storage."""
 
     def __init__(self, weights: Any):
         self.seen = {w.untyped_storage()._cdata for w in weights}
@@ -143,7 +148,7 @@ class Kept:
 
 
 def _at_size(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
-    """The model on the meta device; one of ours that holds another size is rebuilt for the one asked for."""
+    """The model on the meta device; one of ours is rebuilt if it has another size."""
     changes: dict[str, Any] = {} if size is None else {"size": size}
     if not isinstance(model, nn.Module):
         return build(model, device="meta", **changes)

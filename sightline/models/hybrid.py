@@ -58,8 +58,8 @@ class HybridConfig:
         return root * 4 * 2 ** (len(self.units) - 1) if self.units else root
 
     @property
-    def on_map(self) -> ViTConfig:
-        """The encoder as seen from the backbone's map."""
+    def encoder(self) -> ViTConfig:
+        """The encoder, with sizes in cells of the backbone's map instead of pixels."""
         s = self.backbone_stride
         (y, x), (p, q) = checks.pair(self.vit.size), checks.pair(self.vit.patch)
         return replace(self.vit, size=(y // s, x // s), patch=(p // s, q // s), channels=self.backbone_width)
@@ -91,12 +91,12 @@ class HybridConfig:
 
     @property
     def image(self) -> ImageSpec:
-        """Images as the paper's code prepares them."""
+        """The preprocessing of the paper's code."""
         return self.vit.image
 
 
 class Unit(nn.Module):
-    """Post-activation bottleneck: every convolution with its norm, ReLU behind the sum."""
+    """Post-activation bottleneck: every convolution with its norm, ReLU after the sum."""
 
     def __init__(self, c: HybridConfig, channels: int, mid: int, *, stride: int):
         super().__init__()
@@ -155,7 +155,7 @@ class Hybrid(ViT):
     config: HybridConfig  # type: ignore[assignment]
 
     def __init__(self, config: HybridConfig):
-        super().__init__(config.on_map)
+        super().__init__(config.encoder)
         self.config = config
         self.image = config.image
         self.backbone = Backbone(config)

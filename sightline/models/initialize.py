@@ -1,4 +1,4 @@
-"""Initial values from an explicit random stream, by the rules of the papers' JAX code."""
+"""Initial values from an explicit random generator, by the rules of the papers' JAX code."""
 
 import math
 

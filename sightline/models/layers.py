@@ -1,4 +1,4 @@
-"""Attention and the encoder block, as the papers write them."""
+"""The layers of a ViT: attention, MLP, LayerScale, stochastic depth, batch norm over tokens."""
 
 from typing import Literal
 
@@ -23,7 +23,7 @@ def attention(
     """The primitive, softmax(scale q K' + bias) V: returns (context, weights).
 
     Self-attention passes one sequence three times, cross-attention queries from one and keys, values from another.
-    Unscaled by default, as first taught; the papers' multi-head form scales by 1 / sqrt(d).
+    Unscaled by default; the papers' multi-head form scales by 1 / sqrt(d).
 
     >>> import torch
     >>> q = torch.tensor([[0.2, 0.9, 0.0]])
@@ -40,7 +40,7 @@ def attention(
 def basic_self_attention(
     x: Float[Tensor, "... n d"], *, scale: float = 1.0
 ) -> tuple[Float[Tensor, "... n d"], Float[Tensor, "... n n"]]:
-    """Self-attention without parameters: each vector becomes a mean of all, weighted by how alike they are.
+    """Self-attention without parameters: each vector becomes a mean of all, weighted by similarity.
 
     >>> import torch
     >>> y, weights = sl.models.basic_self_attention(torch.eye(3))
@@ -68,18 +68,18 @@ class Attention(nn.Module):
         self.q, self.k, self.v = Tap(), Tap(), Tap()
         self.relative = relative
         self.probs = Tap()  # (b, h, n, n)
-        self.per_head = Tap()  # (b, h, n, d): what each head found, before they are mixed
+        self.per_head = Tap()  # (b, h, n, d): the output of each head, before the projection
         self.out = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"], rows: int | None = None) -> Float[Tensor, "b m d"]:
-        """All tokens, or the first `rows` of them; they attend to all in any case."""
+        """The outputs of all tokens, or of the first `rows`; either way they attend to all tokens."""
         q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in self.qkv(x).chunk(3, dim=-1))
         q, k, v = self.q(q), self.k(k), self.v(v)
         bias = self.relative(q) if self.relative is not None else None
         if rows is not None:
             q, bias = q[:, :, :rows], bias if bias is None else bias[:, :, :rows]
-        if self.probs.watched:  # spell the softmax out only for a watcher: the fused kernel never forms it
+        if self.probs.watched:  # only a recorder needs the softmax spelled out: the fused kernel never forms it
             y, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5, bias=bias)
             self.probs(probs)
         else:
@@ -103,7 +103,7 @@ class Gelu(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two dense layers with GELU between, applied to each token alone."""
+    """Two dense layers with GELU between, applied to each token separately."""
 
     def __init__(self, width: int, hidden: int, *, gelu: Literal["tanh", "erf"] = "tanh", dropout: float = 0.0):
         super().__init__()
@@ -114,7 +114,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         y = self.fc1(x)
-        # the widest tensor of the block: without gradients nobody needs it twice (a seventh of the MLP's time on a CPU)
+        # the widest tensor of the block: without gradients it is overwritten (a seventh of the MLP's time on a CPU)
         y = self.hidden(y, overwrite=not (y.requires_grad or self.fc1._forward_hooks))
         return self.drop(self.fc2(self.drop(y)))
 
@@ -132,7 +132,7 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: leaves the branch out for a random part of the batch and scales the others up."""
+    """Stochastic depth: skips the branch for random images of the batch and scales it up for the others."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -149,7 +149,7 @@ class DropPath(nn.Module):
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
-    """BatchNorm over batch and tokens per feature: the counterpart that LayerNorm is compared with (R33)."""
+    """BatchNorm over batch and tokens per feature: the alternative to LayerNorm."""
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         return super().forward(x.flatten(0, 1)).view_as(x)

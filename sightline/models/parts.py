@@ -1,4 +1,4 @@
-"""What is where in a model, in the order of computation, so that no analysis ever parses a name."""
+"""The anatomy of a model: its recordable tensors in the order of computation, so that no analysis parses names."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Layout = Literal["tokens", "map", "heads", "probs", "vector"]  # (b n d), (b c y
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One recordable tensor of a model: its module path, what it is, and where it stands.
+    """One recordable tensor of a model: its module path, its kind, and its place.
 
     Parts of kind "sum" name the paths of the two tensors that were added: `skip` and `branch`.
 
@@ -51,7 +51,7 @@ class Part:
 
 
 def anatomy(model: nn.Module) -> tuple[Part, ...]:
-    """The parts of a model in the order of computation. Any model with an `anatomy()` of its own may take part.
+    """The parts of a model in the order of computation. Any other model needs an `anatomy()` method.
 
     >>> [p.path for p in sl.anatomy(sl.build("vit-nano4", classes=10)) if p.kind == "sum"][:2]
     ['blocks.0.attn_sum', 'blocks.0.mlp_sum']
@@ -144,8 +144,8 @@ def _end(model: ViT | BiT) -> Iterator[Part]:
 
 
 def block_outputs(parts: Iterable[Part]) -> list[Part]:
-    """What each encoder block or residual unit puts out (Raghu et al., appendix A); of a CNN without such units, what
-    every layer does."""
+    """The outputs of encoder blocks or residual units (Raghu et al., appendix A); of a CNN without such units, those of
+    every layer."""
     parts = list(parts)
     last = {p.block: p for p in parts if p.kind == "sum"}
     return list(last.values()) or [p for p in parts if p.layout == "map"]

@@ -1,4 +1,4 @@
-"""Position embeddings that know their grid, and the ways to carry them to another one."""
+"""Position embeddings, and how they are resampled to another grid."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ METHODS: dict[str, dict] = {
 
 
 def resample(grid: Float[Tensor, "y x d"], size: Grid, method: str = "paper") -> Float[Tensor, "{size[0]} {size[1]} d"]:
-    """A grid of vectors carried to another size by a named library's rule; the same size is the identity."""
+    """A grid of vectors resampled to another size by a library's rule; the same size is the identity."""
     if method not in METHODS:
         raise ValueError(f"Position embeddings are resized by one of {', '.join(METHODS)}; got {method!r}.")
     if tuple(grid.shape[:2]) == tuple(size):
@@ -43,8 +43,8 @@ def sincos_2d(grid: Grid, width: int, temperature: float = 10_000.0) -> Float[Te
 class Positions(nn.Module):
     """Adds a position embedding to every token: `1d`, `2d` (column and row tables of half the width) or `sincos`.
 
-    The first `rows` prefix tokens own a learned vector each, apart from the grid: the class token takes part in no
-    two-dimensional structure (the paper leaves this open for 2-D). Further prefix tokens (registers) get none.
+    The first `rows` prefix tokens have a learned vector each, outside the grid: the class token has no place in two
+    dimensions (the paper leaves this open for 2-D). Further prefix tokens (registers) have none.
     """
 
     waves: Tensor
@@ -69,7 +69,7 @@ class Positions(nn.Module):
         self.refill()
 
     def refill(self) -> None:
-        """Set what is computed, not learned: a model made on the meta device has it nowhere else to get from."""
+        """Compute the fixed sine waves: no file holds them, and a model from the meta device has no values."""
         if self.kind == "sincos":
             self.waves.copy_(sincos_2d(self.grid, self.width))
 
@@ -91,9 +91,9 @@ class Positions(nn.Module):
             return x + self.table
         patches = self.patches()
         blank = patches.new_zeros(self.prefix - self.rows, self.width)
-        return x + torch.cat([self._owned(), blank, patches])
+        return x + torch.cat([self._prefix_vectors(), blank, patches])
 
-    def _owned(self) -> Float[Tensor, "rows d"]:
+    def _prefix_vectors(self) -> Float[Tensor, "rows d"]:
         """The vectors of the prefix tokens that have one."""
         match self.kind:
             case "1d":
@@ -105,10 +105,10 @@ class Positions(nn.Module):
 
 
 class RelativePositions(nn.Module):
-    """1-D relative attention (ViT, D.4): each raster offset between query and key has an embedding that the content
-    query meets as a further key; the products are a bias on the attention logits.
+    """1-D relative attention (ViT, D.4): each raster offset between query and key has an embedding, which
+    acts as a further key; its products with the query are a bias on the attention logits.
 
-    Offsets exist between patches; prefix tokens have no place, so pairs with one of them get no bias.
+    There are offsets between patches only; pairs with a prefix token have no bias.
     """
 
     def __init__(self, grid: Grid, heads: int, width: int, *, prefix: int):
@@ -129,7 +129,7 @@ class RelativePositions(nn.Module):
 
 
 def resize_state(module: nn.Module, state: dict[str, Tensor], prefix: str, grid: Grid, method: str) -> None:
-    """Carry the tables of one Positions or RelativePositions inside a state dict to a new grid, in place."""
+    """Resample the tables of one Positions or RelativePositions inside a state dict to a new grid, in place."""
 
     def table(name: str) -> Tensor:
         return state[prefix + name]

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class Tap(nn.Module):
-    """A place in the computation with a name. It passes its tensor on unchanged and owns no state."""
+    """A named place in the computation: it returns its input unchanged and has no state."""
 
     @property
     def watched(self) -> bool:
-        """Whether someone looks: layers form what the fast path never forms (attention probabilities) only then."""
+        """Whether it is being recorded: only then do layers form what the fast path does not (attention weights)."""
         return bool(self._forward_hooks)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ class Tap(nn.Module):
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether anyone watches this module or one inside it, by our means or by hooks of their own."""
+    """Whether this module or one inside it has hooks, from `record` or anyone else."""
     return any(
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in module.modules()
     )
@@ -31,7 +31,7 @@ def is_watched(module: nn.Module) -> bool:
 def paths(model: nn.Module, pattern: str) -> list[str]:
     """Module paths that match a glob, in the order of the model; `*` stays within one part, `**` crosses dots.
 
-    Bare containers (ModuleList) put out nothing and are left out.
+    Bare containers (ModuleList) have no output and are left out.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> paths(model, "blocks.[01].attn.probs")
@@ -65,12 +65,12 @@ def _regex(pattern: str) -> str:
 def record(
     model: nn.Module, *patterns: str, keep: Callable[[str, Tensor], Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Record what the modules at these paths put out, while the context is open.
+    """Record the outputs of the modules at these paths while the context is open.
 
-    The tape maps path to tensor, the latest call of each module. `keep(path, tensor)` is called inside the
-    hook and its return value stored instead: reduce there, and memory does not grow with the model. Gradients
+    The tape maps each path to the output of the latest call. `keep(path, tensor)` is called inside the hook and its
+    return value stored instead: reduce there, and memory does not grow with the model. Gradients
     flow through recorded tensors. A pattern without match, or a module that was never run (a compiled model runs
-    none of them), raises ValueError. The hooks are gone afterwards whatever happens.
+    none of them), raises ValueError. The hooks are always removed.
 
     >>> import torch
     >>> model = sl.build("vit-nano4", classes=10)
@@ -122,11 +122,11 @@ def _expand(model: nn.Module, runnable: dict[str, nn.Module], patterns: tuple[st
 
 
 def first_tensor(name: str, output: Any) -> Tensor:
-    """Models of other libraries return tuples and dataclass-like dicts: the first tensor is the one that flows on."""
+    """Models of other libraries return tuples and dataclass-like dicts: the first tensor is passed on."""
     if isinstance(output, Tensor):
         return output
     parts = output.values() if hasattr(output, "values") else output if isinstance(output, tuple | list) else ()
     for part in parts:
         if isinstance(part, Tensor):
             return part
-    raise ValueError(f"{name} puts out a {type(output).__name__} without a tensor: record a module inside it.")
+    raise ValueError(f"The output of {name} is a {type(output).__name__} without a tensor: record a module inside it.")

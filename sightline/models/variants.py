@@ -1,4 +1,4 @@
-"""One table of variants, and the names that are made of it: `vit-b16`, `bit-r50x1`, `r50-vit-b16`."""
+"""The table of variants and their names: `vit-b16`, `bit-r50x1`, `r50-vit-b16`."""
 
 import difflib
 import fnmatch
@@ -51,7 +51,7 @@ LISTED = (
 
 
 def names(glob: str = "*") -> list[str]:
-    """The names worth listing that match a glob; many more can be built (any patch, any width).
+    """The listed names that match a glob; many more can be built (any patch, any width).
 
     >>> sl.models.names("vit-l*")
     ['vit-l32', 'vit-l16']
@@ -60,12 +60,12 @@ def names(glob: str = "*") -> list[str]:
 
 
 def config(name: str, **changes: Any) -> Config:
-    """The configuration behind a name, with fields changed; paper spellings (`ViT-B/16`, `R50+ViT-B/16`) work too.
+    """The configuration of a name, with fields changed; the papers' spellings (`ViT-B/16`, `R50+ViT-B/16`) work too.
 
     >>> sl.models.config("vit-b16", pool="gap").prefix
     0
     """
-    plain = _plain(name)
+    plain = _canonical(name)
     if found := re.fullmatch(r"vit-([a-zA-Z]+?)(\d+)", plain):
         size, patch = found.groups()
         if size in VIT:
@@ -84,7 +84,7 @@ def config(name: str, **changes: Any) -> Config:
     raise ValueError(f"There is no model {name!r}. {_nearest(plain)}")
 
 
-def _plain(name: str) -> str:
+def _canonical(name: str) -> str:
     """Paper spelling to ours: `R50+ViT-B/16` is r50-vit-b16, `ViT-B_16` is vit-b16. Case tells only g from G."""
     dashed = re.sub(r"[+_/\s]+", "-", name.strip())
     joined = re.sub(r"(?i)(?<=vit-)([a-z]+)-(?=\d)", r"\1", dashed)
@@ -100,7 +100,7 @@ def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:
 
 
 def _fitting(size: int, patch: int) -> int:
-    """The nearest size that patches divide, so that `vit-b13` builds without being told one."""
+    """The nearest size that patches divide, so that `vit-b13` builds without `size`."""
     return max(1, round(size / patch)) * patch
 
 

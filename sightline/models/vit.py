@@ -89,7 +89,7 @@ class ViTConfig:
 
     @property
     def image(self) -> ImageSpec:
-        """Images as the paper's code prepares them: both sides resized to size, values in [-1, 1]."""
+        """The preprocessing of the paper's code: both sides resized to size, values in [-1, 1]."""
         half = (0.5,) * self.channels
         return ImageSpec(size=checks.pair(self.size), mean=half, std=half, fit="squash", interpolation="bilinear")
 
@@ -119,7 +119,7 @@ def _refuse_impossible(c: ViTConfig) -> None:
     if c.pool == "cls" and not c.class_token:
         raise ValueError("pool='cls' needs the class token: drop class_token=False or use pool='gap'.")
     if c.distill_token and c.pool != "cls":
-        raise ValueError("A distillation token goes with pool='cls' (DeiT): its head stands beside the class token's.")
+        raise ValueError("A distillation token goes with pool='cls' (DeiT): its head averages with the class token's.")
     if c.distill_token and c.head == "mlp":
         raise ValueError("A distillation token goes with head='linear' (DeiT).")
     if c.final_norm == "pooled" and c.pool == "map":
@@ -133,7 +133,7 @@ def _refuse_impossible(c: ViTConfig) -> None:
 
 
 class PatchConv(nn.Conv2d):
-    """A convolution whose stride is its kernel, computed as what it is: one linear map of each patch."""
+    """A convolution whose stride is its kernel size, computed as one linear map of each patch."""
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         p, q = self.kernel_size
@@ -155,8 +155,8 @@ class PatchEmbed(nn.Module):
 class Block(nn.Module):
     """Encoder block: attention, then an MLP, each beside a skip connection (equations 2 and 3).
 
-    Every tensor on the way has a module path: `attn_skip` enters, `attn_branch` and `mlp_branch` are what the branches
-    add, `attn_sum` and `mlp_sum` what comes out of each addition. Before the MLP, `attn_sum` is the skip.
+    Every intermediate tensor has a module path: `attn_skip` is the input, `attn_branch` and `mlp_branch` the outputs of
+    the branches, `attn_sum` and `mlp_sum` those of the additions. Before the MLP, `attn_sum` is the skip.
     """
 
     def __init__(self, c: ViTConfig, index: int):
@@ -222,7 +222,7 @@ class MapPool(nn.Module):
 
 
 class ViT(nn.Module):
-    """Vision Transformer: `model(pixels)` gives logits, `model.features(pixels)` what the encoder sees.
+    """Vision Transformer: `model(pixels)` gives logits, `model.features(pixels)` the tokens of the encoder.
 
     Initialization, as the paper's code:
 
@@ -246,7 +246,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = config
-        c = self.encoder_config = config  # what the encoder is built from: in a hybrid it sees the backbone's map
+        c = self.encoder_config = config  # in a hybrid, its sizes are those of the backbone's map
         self.image = c.image
         self.checkpointing = False  # trade time for memory: recompute each block in the backward pass
         self.embed = PatchEmbed(c.channels, checks.pair(c.patch), c.width)
@@ -276,48 +276,44 @@ class ViT(nn.Module):
         return (logits + self.head_distill(tokens[:, 1])) / 2  # DeiT: the two heads vote
 
     def features(self, x: Tensor) -> Features:
-        """Tokens after the final norm, in raster order, the prefix apart, and what the head sees."""
-        tokens, p = self.encode(x), self.encoder_config.prefix
-        return Features(
-            tokens=tokens[:, p:], grid=self.encoder_config.grid, prefix=tokens[:, :p], pooled=self.represent(tokens)
-        )
+        """Tokens after the final norm in raster order, prefix tokens, and the input of the head."""
+        tokens, c = self.encode(x), self.encoder_config
+        patches, prefix = tokens[:, c.prefix :], tokens[:, : c.prefix]
+        return Features(tokens=patches, grid=c.grid, prefix=prefix, pooled=self.represent(tokens))
 
     def read_by_head(self) -> int | None:
-        """How many leading tokens the head reads, None for all: the last block need not finish those that nobody sees.
+        """How many leading tokens the head reads, None for all: the last block can skip the others.
 
-        The logits are the same; of a model of depth 12 it saves one part in sixteen, of depth 6 one in eight.
-        Whoever watches the last block sees all of it, and BatchNorm needs all tokens for its statistics.
+        The logits are the same; it saves a sixteenth of the time at depth 12 and an eighth at depth 6. While the last
+        block is recorded it computes all tokens, and BatchNorm needs them all for its statistics.
         """
-        if (
-            self.encoder_config.pool != "cls"
-            or self.encoder_config.norm != "layer"
-            or is_watched(self.blocks[-1])
-            or is_watched(self.norm)
-        ):
+        c = self.encoder_config
+        if c.pool != "cls" or c.norm != "layer" or is_watched(self.blocks[-1]) or is_watched(self.norm):
             return None
-        return 1 + self.encoder_config.distill_token
+        return 1 + c.distill_token
 
     def encode(self, x: Tensor, rows: int | None = None) -> Float[Tensor, "b n d"]:
-        """Pixels to the tokens behind the last block (or its first `rows`), normalized unless the norm stands behind
-        the pooling."""
+        """Pixels to the tokens after the last block (or its first `rows`), normalized unless the norm comes after the
+        pooling."""
         return self.through(self.sequence(self.stem(x)), rows)
 
     def through(
         self, x: Float[Tensor, "b n d"], rows: int | None = None, *, kept: Int[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b m d"]:
-        """A sequence through the blocks and the final norm. `kept` names the tokens that a shortened one holds."""
+        """Tokens through the blocks and the final norm. `kept` has the indices of a shortened sequence."""
+        c = self.encoder_config
         for i, block in enumerate(self.blocks):
-            if self.encoder_config.position_at != "stem":
-                x = self.placed(x, i if self.encoder_config.position_at == "every" else 0, kept)
-            wanted = rows if i == self.encoder_config.depth - 1 else None
+            if c.position_at != "stem":
+                x = self.add_positions(x, i if c.position_at == "every" else 0, kept)
+            wanted = rows if i == c.depth - 1 else None
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, wanted, use_reentrant=False)
             else:
                 x = block(x, wanted)
-        return self.norm(x) if self.encoder_config.final_norm == "tokens" else x
+        return self.norm(x) if c.final_norm == "tokens" else x
 
-    def placed(self, x: Tensor, table: int, kept: Tensor | None) -> Tensor:
-        """Positions added to all tokens, or to those that are kept."""
+    def add_positions(self, x: Tensor, table: int, kept: Tensor | None) -> Tensor:
+        """Add position embeddings to all tokens, or to those that are kept."""
         if kept is None:
             return self.positions[table](x)
         return x + self.positions[table](x.new_zeros(1, self.encoder_config.tokens, self.encoder_config.width))[0][kept]
@@ -328,7 +324,7 @@ class ViT(nn.Module):
         return self.embed(x)
 
     def sequence(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b t d"]:
-        """Prefix tokens and patches in one sequence, with positions where they belong at the stem (equation 1)."""
+        """Prefix tokens and patches in one sequence, with positions if they are added at the stem (equation 1)."""
         if self.encoder_config.prefix:
             patches = torch.cat([self.prefix.expand(len(patches), -1, -1), patches], dim=1)
         if self.encoder_config.position_at == "stem" and len(self.positions):
@@ -336,12 +332,13 @@ class ViT(nn.Module):
         return self.encoder_input(self.drop(patches))
 
     def represent(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-        """What the head sees: pooled tokens, through `pre_logits` where there is one."""
+        """The input of the head: pooled tokens, through `pre_logits` if there is one."""
+        c = self.encoder_config
         if self.pool is not None:
             y = self.pool(tokens)
         else:
-            y = tokens[:, 0] if self.encoder_config.pool == "cls" else tokens[:, self.encoder_config.prefix :].mean(1)
-        if self.encoder_config.final_norm == "pooled":
+            y = tokens[:, 0] if c.pool == "cls" else tokens[:, c.prefix :].mean(1)
+        if c.final_norm == "pooled":
             y = self.norm(y[:, None])[:, 0]
         return self.pooled(y if self.pre_logits is None else torch.tanh(self.pre_logits(y)))
 
@@ -355,7 +352,7 @@ class ViT(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Fill every parameter and buffer, in module order, from one random stream; see the class for the table."""
+        """Fill every parameter and buffer, in module order, from one generator, by the table of the class."""
         c = self.encoder_config
         lecun_normal_(self.embed.proj.weight, generator)
         nn.init.zeros_(self.embed.proj.bias)  # type: ignore[arg-type]

@@ -11,71 +11,60 @@ from torch import Tensor, nn
 from sightline.models.construct import Model, change, from_config
 from sightline.models.variants import Config
 from sightline.spec import ImageSpec
-from sightline.weights.formats import bit
-from sightline.weights.formats.format import UNSEEN, Format, Hints, differing
+from sightline.weights.formats.bit import BIT_FORMATS
+from sightline.weights.formats.format import NO_FILE, Format, Hints, differences
 from sightline.weights.formats.google import GOOGLE
 from sightline.weights.formats.huggingface import HF, HF_V5
-from sightline.weights.formats.key_table import KeyRule, Shapes, write
+from sightline.weights.formats.key_table import KeyRule, Shapes
+from sightline.weights.formats.normalize import Location, normalize_keys
 from sightline.weights.formats.timm import TIMM
 from sightline.weights.formats.torchvision import TORCHVISION
-from sightline.weights.formats.wrappers import Place, unwrapped
-from sightline.weights.report import Entry, WeightsError
+from sightline.weights.report import KeyFate, WeightsError
 
-FORMATS = (
-    GOOGLE,
-    TIMM,
-    HF,
-    HF_V5,
-    TORCHVISION,
-    bit.GOOGLE_BIT,
-    bit.TIMM_BIT,
-    bit.HF_BIT,
-    bit.HF_BIT_HEADLESS,
-    bit.BIT_PYTORCH,
-)
+FORMATS = (GOOGLE, TIMM, HF, HF_V5, TORCHVISION, *BIT_FORMATS)
 TARGETS = ("sightline", "npz", "timm", "hf", "hf-v5", "torchvision", "bit-pytorch")
 Reader = Callable[[str, int | None], Tensor]  # key, layer of a stack
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What is going to be loaded, before a single weight is read: every key accounted for, every shape checked."""
+    """The plan for loading a file, made before any weight is read: every key accounted for, every shape checked."""
 
     format: str
     config: Config
     image: ImageSpec
     model: Model  # on the meta device
-    rows: tuple[KeyRule, ...]
-    places: Mapping[str, Place]
-    entries: tuple[Entry, ...]
+    rules: tuple[KeyRule, ...]
+    locations: Mapping[str, Location]
+    entries: tuple[KeyFate, ...]
     warnings: tuple[str, ...] = ()
     switches: tuple[tuple[str, Any], ...] = ()
 
 
 def match_keys(shapes: Shapes, hints: Hints, *, config: Config | None = None, strict: bool = True) -> Conversion:
-    """Recognize a checkpoint by its keys and shapes; `config` is used where a header already says what it is."""
-    view = unwrapped(shapes)
-    form = recognize(view.shapes)
+    """Recognize a checkpoint by its keys and shapes; `config` is given where a header already says what it is."""
+    keys = normalize_keys(shapes)
+    form = recognize(keys.shapes)
     extra = {k: v for k, v in hints.items() if k not in ("heads", "size")}
     try:
-        guess = form.guess(view.shapes, hints) if config is None else None
+        guess = form.guess_config(keys.shapes, hints) if config is None else None
         found = guess.config if guess else config
         assert found is not None
         found = change(found, **extra) if extra else found
     except (ValueError, TypeError, IndexError, ArithmeticError) as error:
         raise error if isinstance(error, WeightsError) else WeightsError(f"No model is like that: {error}") from error
-    model = on_meta(found, len(view.shapes))
-    rows = tuple(form.rows(found, view.shapes))
-    entries = (*check(rows, view.shapes, view.places, model), *view.left)
-    entries += _left_over(form, rows, view.shapes, view.places, strict=strict)
-    switches = {**form.native(found), **extra}
+    model = on_meta(found, len(keys.shapes))
+    rules = tuple(form.key_rules(found, keys.shapes))
+    entries = (*check_shapes(rules, keys.shapes, keys.locations, model), *keys.left)
+    entries += _left_over(form, rules, keys.shapes, keys.locations, strict=strict)
+    switches = {**form.defaults(found), **extra}
     return Conversion(
         format=form.name,
         config=found,
         image=guess.image if guess else found.image,
         model=model,
-        rows=rows,
-        places=view.places,
+        rules=rules,
+        locations=keys.locations,
         entries=entries,
         warnings=guess.warnings if guess else (),
         switches=tuple(switches.items()) if guess else (),
@@ -85,7 +74,7 @@ def match_keys(shapes: Shapes, hints: Hints, *, config: Config | None = None, st
 def recognize(shapes: Shapes) -> Format:
     """The format whose names these are."""
     for form in FORMATS:
-        if form.knows(shapes):
+        if form.recognizes(shapes):
             return form
     some = ", ".join(list(shapes)[:3]) or "none at all"
     known = ", ".join(f.name for f in FORMATS)
@@ -105,42 +94,42 @@ def on_meta(config: Config, keys: int) -> Model:
         raise WeightsError(f"No model can be built from this file's configuration: {error}") from error
 
 
-def check(
-    rows: tuple[KeyRule, ...], shapes: Shapes, places: Mapping[str, Place], model: nn.Module
-) -> tuple[Entry, ...]:
+def check_shapes(
+    rules: tuple[KeyRule, ...], shapes: Shapes, locations: Mapping[str, Location], model: nn.Module
+) -> tuple[KeyFate, ...]:
     """Compare each shape of the file with the one that the model's own tensor would have there."""
     wanted = model.state_dict()
-    assert {row.ours for row in rows} == set(wanted), "the table of a format misses a tensor of ours"
+    assert {rule.ours for rule in rules} == set(wanted), "the table of a format misses a tensor of ours"
     entries = []
-    for row in rows:
-        for key, tensor in write(row, wanted[row.ours]).items():
+    for rule in rules:
+        for key, tensor in rule.export(wanted[rule.ours]).items():
             if key not in shapes:
-                raise WeightsError(f"The file has no {key}, which {row.ours} needs: it is incomplete.")
+                raise WeightsError(f"The file has no {key}, which {rule.ours} needs: it is incomplete.")
             found, expected = tuple(shapes[key]), tuple(tensor.shape)
             if [n for n in found if n != 1] != [n for n in expected if n != 1]:
-                raise WeightsError(f"{places[key].key} has shape {found}; expected {expected} for {row.ours}.")
-            shape = tuple(wanted[row.ours].shape)
-            entries.append(Entry(key=_label(places[key]), ours=row.ours, fate="taken", found=found, wanted=shape))
+                raise WeightsError(f"{locations[key].key} has shape {found}; expected {expected} for {rule.ours}.")
+            shape = tuple(wanted[rule.ours].shape)
+            entries.append(KeyFate(key=_label(locations[key]), ours=rule.ours, fate="taken", found=found, wanted=shape))
     return tuple(entries)
 
 
-def _label(place: Place) -> str:
-    return place.key if place.layer is None else f"{place.key}[{place.layer}]"
+def _label(at: Location) -> str:
+    return at.key if at.layer is None else f"{at.key}[{at.layer}]"
 
 
 def _left_over(
-    form: Format, rows: tuple[KeyRule, ...], shapes: Shapes, places: Mapping[str, Place], *, strict: bool
-) -> tuple[Entry, ...]:
-    taken = {key for row in rows for key in row.theirs}
+    form: Format, rules: tuple[KeyRule, ...], shapes: Shapes, locations: Mapping[str, Location], *, strict: bool
+) -> tuple[KeyFate, ...]:
+    taken = {key for rule in rules for key in rule.theirs}
     left, unexplained = [], []
     for key in shapes:
         if key in taken:
             continue
-        why = next((why for pattern, why in form.spare if re.fullmatch(pattern, key)), None)
+        why = next((why for pattern, why in form.ignored if re.fullmatch(pattern, key)), None)
         if why is None:
             unexplained.append(key)
         found = tuple(shapes[key])
-        left.append(Entry(key=_label(places[key]), ours=None, fate="left", found=found, why=why or "unexplained"))
+        left.append(KeyFate(key=_label(locations[key]), ours=None, fate="left", found=found, why=why or "unexplained"))
     if unexplained and strict:
         some = ", ".join(unexplained[:4]) + (" ..." if len(unexplained) > 4 else "")
         raise WeightsError(
@@ -150,61 +139,55 @@ def _left_over(
     return tuple(left)
 
 
-def carry(made: Conversion, read: Reader, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """The weights under our names. One tensor at a time: what is read is let go before the next is read."""
-    wanted = made.model.state_dict()
+def convert_tensors(plan: Conversion, read: Reader, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The weights under our names. One tensor at a time: what was read is freed before the next is read."""
+    wanted = plan.model.state_dict()
     state: dict[str, Tensor] = {}
-    for row in made.rows:
-        like = wanted[row.ours]
-        # what stays is allocated before what is let go again, or the heap fills with holes
-        kept = None if row.way.in_order or dtype is None else torch.empty(like.shape, dtype=dtype)
+    for rule in plan.rules:
+        like = wanted[rule.ours]
+        # what stays is allocated before what is freed again, or the heap fills with holes
+        kept = None if rule.tensor_map.in_order else torch.empty(like.shape, dtype=dtype)
         parts = []
-        for key, shape in write(row, like).items():
-            tensor = read(made.places[key].key, made.places[key].layer)
+        for key, shape in rule.export(like).items():
+            tensor = read(plan.locations[key].key, plan.locations[key].layer)
             parts.append(tensor.reshape(shape.shape))
-        there = row.way.there(parts)
+        tensor = rule.tensor_map.to_ours(parts)
         if kept is None:  # counters of batch norms stay whole numbers
-            kept = there.to(dtype if dtype and there.is_floating_point() else there.dtype).contiguous()
+            kept = tensor.to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
         else:
-            kept.copy_(there)
-        state[row.ours] = kept
+            kept.copy_(tensor)
+        state[rule.ours] = kept
     return state
 
 
-def writable(config: Config, target: str) -> Format:
-    """The format behind a target's name that holds this model, or the reason why none does."""
+def format_for(config: Config, target: str) -> Format:
+    """The format of this target that can hold the model; WeightsError with the reason where there is none."""
     if target not in TARGETS[1:]:
         raise WeightsError(f"Weights are written as one of {', '.join(TARGETS)}; got {target!r}.")
     targets = (target, "hf") if target == "hf-v5" else (target,)
     reasons = []
     for form in sorted((f for f in FORMATS if f.target in targets), key=lambda f: f.target != target):
-        reason = form.refuses(config)
+        reason = form.unsupported(config)
         if reason is None:
             return form
         reasons.append(reason)
-    told = next((r for r in reasons if not r.startswith("this layout")), reasons[0])
-    raise WeightsError(f"{target} cannot hold this model: {told}. Use --to sightline, which holds every model.")
+    reason = next((r for r in reasons if not r.startswith("this layout")), reasons[0])
+    raise WeightsError(f"{target} cannot hold this model: {reason}. Use --to sightline, which holds every model.")
 
 
 def to_format(state: Mapping[str, Tensor], config: Config, target: str) -> dict[str, Tensor]:
     """Our weights under the names of another library: the same table, read backwards."""
-    form = writable(config, target)
-    rows = form.rows(config, UNSEEN)
-    if missing := {row.ours for row in rows} ^ set(state):
+    form = format_for(config, target)
+    rules = form.key_rules(config, NO_FILE)
+    if missing := {rule.ours for rule in rules} ^ set(state):
         raise WeightsError(f"The weights do not fit their configuration: {', '.join(sorted(missing)[:4])}.")
-    return {key: tensor for row in rows for key, tensor in write(row, state[row.ours]).items()}
+    return {key: tensor for rule in rules for key, tensor in rule.export(state[rule.ours]).items()}
 
 
-def from_format(tensors: Mapping[str, Tensor], **hints: Any) -> tuple[Config, dict[str, Tensor]]:
-    """Configuration and weights under our names, from any state dict that Sightline knows."""
-    made = match_keys({k: tuple(v.shape) for k, v in tensors.items()}, hints)
-    return made.config, carry(made, lambda key, layer: tensors[key] if layer is None else tensors[key][layer])
-
-
-def advice(config: Config, target: str) -> list[str]:
-    """What the reader of a written file must know: numeric switches that its library sets otherwise."""
-    form = writable(config, target)
+def switch_warnings(config: Config, target: str) -> list[str]:
+    """Numeric switches of the model that the library of a written file sets otherwise, as sentences."""
+    form = format_for(config, target)
     return [
         f"The model computes with {path}={ours!r}; {form.name} sets {theirs!r} unless told otherwise."
-        for path, (ours, theirs) in differing(config, form.native(config)).items()
+        for path, (ours, theirs) in differences(config, form.defaults(config)).items()
     ]

@@ -20,13 +20,13 @@ from sightline.models.vit import ViT
 from sightline.spec import ImageSpec
 from sightline.weights import published
 from sightline.weights.containers import header as headers
-from sightline.weights.containers.files import DictSource, Opened, open_path, with_image
-from sightline.weights.containers.safetensors import Source
-from sightline.weights.conversion import Conversion, carry, check, match_keys, on_meta
+from sightline.weights.containers.files import Checkpoint, open_path, with_image
+from sightline.weights.containers.source import Source, StateDictSource
+from sightline.weights.conversion import Conversion, check_shapes, convert_tensors, match_keys, on_meta
 from sightline.weights.formats.key_table import SAME, KeyRule
-from sightline.weights.formats.wrappers import Place
+from sightline.weights.formats.normalize import Location
 from sightline.weights.probe import replay
-from sightline.weights.report import Entry, Report, WeightsError
+from sightline.weights.report import KeyFate, Report, WeightsError
 
 log = logging.getLogger("sightline.weights")
 FLOATS = {torch.float64: torch.float64, torch.float32: torch.float32}  # half precision is held as float32
@@ -35,7 +35,7 @@ HEADS = ("head.", "head_distill.", "pre_logits.")
 
 
 @dataclass(frozen=True)
-class Wish:
+class LoadOptions:
     """What the user asked for beyond the file itself."""
 
     classes: int | Sequence[str] | None = None
@@ -59,94 +59,100 @@ def load(
 ) -> Model:
     """A model from weights: a zoo name, a file, a run folder, a hub folder or a state dict, whatever library wrote it.
 
-    Family, variant, size, patch, prefix tokens and heads are read off the keys and shapes. `classes` (a number, or
-    names) puts a new zero head in place of the old one and of its pre_logits. `size` carries the position embeddings to
+    Family, variant, size, patch, prefix tokens and heads follow from the keys and shapes. `classes` (a number, or
+    names) replaces the head and its pre_logits by a new head of zeros. `size` resamples the position embeddings for
     another image size by the rule of `method`. `image` overrides the preprocessing. Further keywords override what
-    no shape can say: `heads=`, `gelu=`, `norm_eps=`. What happened to each key is in `model.loaded`.
+    shapes cannot tell: `heads=`, `gelu=`, `norm_eps=`. What happened to each key is in `model.loaded`.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> again = sl.load(model.state_dict() | {}, config=model.config)
     >>> str(again.loaded)
     'a state dict (sightline): 80 taken, 0 resized, 0 new, 0 left over.'
     """
-    wish = Wish(classes, size, method, image, verify, strict)
-    opened = opened_source(source)
+    options = LoadOptions(classes, size, method, image, verify, strict)
+    checkpoint = open_checkpoint(source)
     if size is not None:
         switches.setdefault("size", size)
     config = switches.pop("config", None)
-    return assemble(opened, wish, {**opened.hints, **switches}, config)
+    return assemble(checkpoint, options, {**checkpoint.hints, **switches}, config)
 
 
-def opened_source(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Opened:
-    """The source behind whatever the user gave. A zoo name is fetched; anything with a path on disk is that path."""
+def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Checkpoint:
+    """Open whatever the user gave: a state dict, an existing path, or a zoo name, which is downloaded."""
     if isinstance(source, Mapping):
-        return Opened(DictSource(source), "a state dict")
+        return Checkpoint(StateDictSource(source), "a state dict")
     name = os.fspath(source)
     if Path(name).exists():
         return open_path(name)
     entry = published.find(name)
     if entry is None:
-        raise WeightsError(f"There is no file or folder {name}, and no zoo name like that. {published.nearest(name)}")
+        raise WeightsError(
+            f"There is no file or folder {name}, and no zoo name like that. {published.suggestion(name)}"
+        )
     found = open_path(entry.fetch())
     hints = {**found.hints, **({"size": entry.size} if entry.size else {}), **entry.hints}
     expected = None if name.startswith(published.HUB) else entry.config
     return replace(found, label=name, hints=hints, image={**found.image, **entry.image}, expected=expected)
 
 
-def assemble(opened: Opened, wish: Wish, hints: dict[str, Any], config: Any = None) -> Model:
-    """Plan, read, verify, and then change what was wished for."""
-    source = opened.source
+def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any], config: Any = None) -> Model:
+    """Plan the conversion, read and verify the weights, then change head and size as asked."""
+    source = checkpoint.source
     text = source.header.get("sightline")
     head = headers.from_text(text) if text else None
-    made = planned(source, head, hints, config=config, strict=wish.strict)
-    _as_promised(opened, made)
-    state = carry(made, lambda key, layer: finite(key, source.read(key, layer)), common_dtype(made, source))
-    model = filled(made.model, state)
-    worst, doubts = None, []
-    overridden = set(hints) - {"size", "heads", *opened.hints}
-    if head is not None and head.probes is not None and wish.verify:
+    plan = plan_conversion(source, head, hints, config=config, strict=options.strict)
+    _check_expected(checkpoint, plan)
+    state = convert_tensors(
+        plan, lambda key, layer: check_finite(key, source.read(key, layer)), common_dtype(plan, source)
+    )
+    model = fill_model(plan.model, state)
+    worst, warnings = None, []
+    overridden = set(hints) - {"size", "heads", *checkpoint.hints}
+    if head is not None and head.probes is not None and options.verify:
         if overridden:
-            doubts.append(f"Not verified against the file's probe outputs: {', '.join(sorted(overridden))} overridden.")
+            warnings.append(
+                f"Not verified against the file's probe outputs: {', '.join(sorted(overridden))} overridden."
+            )
         else:
             worst = replay(model, head.probes)
-    names = head.classes if head else _fitting_names(opened.classes, made)
-    image = head.image if head else with_image(made.image, opened.image)
-    doubts += _doubts(made, state, known_image=bool(opened.image or wish.image))
-    model, entries = adapted(model, made, state, wish)
-    model.image = replace(wish.image or image, size=checks.pair(model.config.size))
-    _attach(model, "prepared", image)  # what the weights were made with, whatever the caller overrides
-    _attach(model, "class_names", names if wish.classes is None else _names(wish.classes))
-    known = head.probability if head else opened.probability
-    _attach(model, "probability", known if wish.classes is None else "softmax")
+    names = head.classes if head else _class_names(checkpoint.classes, plan)
+    image = head.image if head else with_image(plan.image, checkpoint.image)
+    warnings += _plan_warnings(plan, state, known_image=bool(checkpoint.image or options.image))
+    model, entries = adapt(model, plan, state, options)
+    model.image = replace(options.image or image, size=checks.pair(model.config.size))
+    _attach(model, "prepared", image)  # of training, whatever the caller overrides
+    _attach(model, "class_names", names if options.classes is None else _names(options.classes))
+    known = head.probability if head else checkpoint.probability
+    _attach(model, "probability", known if options.classes is None else "softmax")
     report = Report(
-        source=opened.label,
-        format=made.format,
+        source=checkpoint.label,
+        format=plan.format,
         entries=entries,
-        warnings=(*source.notes, *doubts),
-        switches=made.switches,
+        warnings=(*source.notes, *warnings),
+        switches=plan.switches,
         verified=worst,
     )
     _attach(model, "loaded", report)
     for warning in report.warnings:
         if not warning.startswith("Set from the format"):
-            log.warning("%s: %s", opened.label, warning)
+            log.warning("%s: %s", checkpoint.label, warning)
     return model.eval()
 
 
-def _as_promised(opened: Opened, made: Conversion) -> None:
-    """What came from the zoo must be what its name says."""
+def _check_expected(checkpoint: Checkpoint, plan: Conversion) -> None:
+    """Weights from the zoo must be what their name says."""
     for name in ("width", "depth", "heads", "mlp_width", "patch", "units", "width_factor", "classes"):
-        inner = (getattr(opened.expected, "vit", opened.expected), getattr(made.config, "vit", made.config))
+        inner = (getattr(c, "vit", c) for c in (checkpoint.expected, plan.config))
         want, got = (getattr(c, name, None) for c in inner)
-        if opened.expected is not None and want != got:
-            raise WeightsError(f"{opened.label} should have {name}={want}; the file behind it has {got}.")
+        if checkpoint.expected is not None and want != got:
+            raise WeightsError(f"{checkpoint.label} should have {name}={want}; the file behind it has {got}.")
 
 
 def _attach(model: nn.Module, name: str, value: Any) -> None:
     object.__setattr__(model, name, value)
 
 
-def planned(
+def plan_conversion(
     source: Source, head: headers.Header | None, hints: dict[str, Any], *, config: Any, strict: bool
 ) -> Conversion:
     """The plan for a file of ours (its header says what it is) or anyone's (its shapes do)."""
@@ -159,39 +165,37 @@ def planned(
     config = change(config, **extra) if extra else config
     model = on_meta(config, len(source.shapes))
     known = model.state_dict()
-    rows = tuple(KeyRule(key, (key,), SAME) for key in known)
-    places = {key: Place(key) for key in source.shapes}
-    entries = check(rows, source.shapes, places, model)
+    rules = tuple(KeyRule(key, (key,), SAME) for key in known)
+    locations = {key: Location(key) for key in source.shapes}
+    entries = check_shapes(rules, source.shapes, locations, model)
     if unknown := [key for key in source.shapes if key not in known]:
         raise WeightsError(f"{len(unknown)} keys of the file have no place in its model: {', '.join(unknown[:4])}.")
     image = head.image if head else config.image
     return Conversion(
-        format="sightline", config=config, image=image, model=model, rows=rows, places=places, entries=entries
+        format="sightline", config=config, image=image, model=model, rules=rules, locations=locations, entries=entries
     )
 
 
-def common_dtype(made: Conversion, source: Source) -> torch.dtype:
+def common_dtype(plan: Conversion, source: Source) -> torch.dtype:
     """One floating-point type for the model: the widest in the file; others' half precision is widened to float32."""
     kept: torch.dtype | None = None
-    for row in made.rows:
-        for key in row.theirs:
-            place = made.places[key]
-            dtype = source.dtypes[place.key]
-            if row.ours.endswith("num_batches_tracked"):
+    for rule in plan.rules:
+        for key in rule.theirs:
+            key = plan.locations[key].key
+            dtype = source.dtypes[key]
+            if rule.ours.endswith("num_batches_tracked"):
                 continue
             if dtype not in FLOATS:
-                raise WeightsError(
-                    f"{place.key} has type {str(dtype).removeprefix('torch.')}; expected floating point."
-                )
-            ours = dtype if made.format == "sightline" else FLOATS[dtype]  # our own files come back as they were
+                raise WeightsError(f"{key} has type {str(dtype).removeprefix('torch.')}; expected floating point.")
+            ours = dtype if plan.format == "sightline" else FLOATS[dtype]  # our own files come back as they were
             kept = ours if kept is None else torch.promote_types(kept, ours)
     return kept or torch.float32
 
 
-def finite(key: str, tensor: Tensor) -> Tensor:
-    """The tensor itself, if all its values are numbers.
+def check_finite(key: str, tensor: Tensor) -> Tensor:
+    """The tensor itself, if all its values are finite.
 
-    Only then their sum of squares is finite, which BLAS makes at the speed of memory; otherwise values are counted.
+    A finite sum of squares, which BLAS computes at the speed of memory, proves it; otherwise the values are counted.
     """
     if tensor.dtype in (torch.float32, torch.float64) and tensor.is_contiguous():
         flat = tensor.reshape(-1).numpy()
@@ -203,7 +207,7 @@ def finite(key: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def filled(model: Model, state: Mapping[str, Tensor]) -> Model:
+def fill_model(model: Model, state: Mapping[str, Tensor]) -> Model:
     """Give a model on the meta device its values without copying them."""
     for name, buffer in model.named_buffers():
         if name not in state:  # computed, not stored
@@ -216,27 +220,29 @@ def filled(model: Model, state: Mapping[str, Tensor]) -> Model:
     return model
 
 
-def adapted(model: Model, made: Conversion, state: dict[str, Tensor], wish: Wish) -> tuple[Model, tuple[Entry, ...]]:
-    """The model with a new head or for another size, where that was wished for."""
+def adapt(
+    model: Model, plan: Conversion, state: dict[str, Tensor], options: LoadOptions
+) -> tuple[Model, tuple[KeyFate, ...]]:
+    """The model with a new head, or for another size, as the options ask."""
     changes: dict[str, Any] = {}
-    entries = list(made.entries)
-    if wish.size is not None and checks.pair(wish.size) != checks.pair(made.config.size):
-        changes["size"] = wish.size
-    if wish.classes is not None:
-        changes["classes"] = wish.classes if isinstance(wish.classes, int) else len(wish.classes)
-        if not isinstance(made.config, BiTConfig):
+    entries = list(plan.entries)
+    if options.size is not None and checks.pair(options.size) != checks.pair(plan.config.size):
+        changes["size"] = options.size
+    if options.classes is not None:
+        changes["classes"] = options.classes if isinstance(options.classes, int) else len(options.classes)
+        if not isinstance(plan.config, BiTConfig):
             changes["head"] = "linear"
     if not changes:
         return model, tuple(entries)
-    new = on_meta(change(made.config, **changes), len(state))
+    new = on_meta(change(plan.config, **changes), len(state))
     if "classes" in changes:
         entries = _new_head(new, state, entries)
     if "size" in changes and isinstance(model, ViT):
-        entries = _new_grid(model, new, state, entries, wish.method)
-    return filled(new, state), tuple(entries)
+        entries = _new_grid(model, new, state, entries, options.method)
+    return fill_model(new, state), tuple(entries)
 
 
-def _new_head(new: Model, state: dict[str, Tensor], entries: list[Entry]) -> list[Entry]:
+def _new_head(new: Model, state: dict[str, Tensor], entries: list[KeyFate]) -> list[KeyFate]:
     why = "replaced by a new head, as classes was given"
     for key in [k for k in state if k.startswith(HEADS)]:
         del state[key]
@@ -248,12 +254,12 @@ def _new_head(new: Model, state: dict[str, Tensor], entries: list[Entry]) -> lis
             value = bias if key.endswith("bias") else 0.0
             state[key] = torch.full(like.shape, value, dtype=dtype)
             kept.append(
-                Entry(key=None, ours=key, fate="new", wanted=tuple(like.shape), why="a new head starts at zero")
+                KeyFate(key=None, ours=key, fate="new", wanted=tuple(like.shape), why="a new head starts at zero")
             )
     return kept
 
 
-def _new_grid(old: ViT, new: Model, state: dict[str, Tensor], entries: list[Entry], method: str) -> list[Entry]:
+def _new_grid(old: ViT, new: Model, state: dict[str, Tensor], entries: list[KeyFate], method: str) -> list[KeyFate]:
     assert isinstance(new, ViT)
     touched = set()
     for path, module in old.named_modules():
@@ -268,26 +274,27 @@ def _new_grid(old: ViT, new: Model, state: dict[str, Tensor], entries: list[Entr
     ]
 
 
-def _doubts(made: Conversion, state: Mapping[str, Tensor], *, known_image: bool) -> list[str]:
-    doubts = [w for w in made.warnings if not (known_image and w.startswith("The preprocessing"))]
+def _plan_warnings(plan: Conversion, state: Mapping[str, Tensor], *, known_image: bool) -> list[str]:
+    warnings = [w for w in plan.warnings if not (known_image and w.startswith("The preprocessing"))]
     for name in ("head", "head_distill"):
         weight = state.get(f"{name}.weight")
-        if weight is not None and made.format != "sightline" and not weight.any():
-            doubts.append(f"The {name} is all zeros: the file gives features, no classification.")
-    if made.switches:
+        if weight is not None and plan.format != "sightline" and not weight.any():
+            warnings.append(f"The {name} is all zeros: the file gives features, no classification.")
+    if plan.switches:
         padding = ""
-        if isinstance(made.config, HybridConfig):
+        if isinstance(plan.config, HybridConfig):
             padding = ", padding=SAME"
-        elif isinstance(made.config, BiTConfig):
+        elif isinstance(plan.config, BiTConfig):
             padding = ", padding=symmetric, pool padded with zeros"
-        set_so = ", ".join(f"{k}={v}" for k, v in made.switches)
-        doubts.append(f"Set from the format ({made.format}), not from the file: {set_so}{padding}.")
-    return doubts
+        switches = ", ".join(f"{k}={v}" for k, v in plan.switches)
+        warnings.append(f"Set from the format ({plan.format}), not from the file: {switches}{padding}.")
+    return warnings
 
 
 def _names(classes: int | Sequence[str]) -> tuple[str, ...] | None:
     return None if isinstance(classes, int) else tuple(classes)
 
 
-def _fitting_names(names: tuple[str, ...] | None, made: Conversion) -> tuple[str, ...] | None:
-    return names if names is not None and len(names) == made.config.classes else None
+def _class_names(names: tuple[str, ...] | None, plan: Conversion) -> tuple[str, ...] | None:
+    """The names beside the file, if they fit its head."""
+    return names if names is not None and len(names) == plan.config.classes else None

@@ -1,4 +1,4 @@
-"""The numeric self-check: fixed images, made from nothing but their size, and what a model says about them."""
+"""The numeric self-check: fixed images, computed from their size alone, and a model's outputs for them."""
 
 import copy
 
@@ -12,9 +12,9 @@ from sightline.models.construct import Model
 from sightline.weights.containers.header import Probes
 from sightline.weights.report import WeightsError
 
-# How far another machine may stray is a property of the model: its answer to images brighter by `NUDGE` tells it.
-# In float32, over vit-nano4 to vit-b32, bit-r50x1 and r26-vit-s32 at three scales of weights, that answer was 0.5 to 3
-# times the rounding error against float64; a wrong GELU moved the outputs of the ViTs by 1.5e-4 and more.
+# How much the outputs may differ on another machine depends on the model: how much they change for images brighter by
+# `NUDGE` tells. In float32, over vit-nano4 to vit-b32, bit-r50x1 and r26-vit-s32 at three scales of weights, it was
+# 0.5 to 3 times the rounding error against float64; a wrong GELU changed the outputs of the ViTs by 1.5e-4 or more.
 NUDGE = {torch.float64: 1e-14, torch.float32: 1e-6}
 FLOOR = {torch.float64: 1e-11, torch.float32: 1e-5}
 MARGIN, CEILING = 10.0, 0.2
@@ -23,7 +23,7 @@ MARGIN, CEILING = 10.0, 0.2
 def make_images(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c y x"]:
     """Three images in [-1, 1]: waves, a chequered disc on a slope, and noise from a counter. No file, no generator.
 
-    >>> images((32, 48)).shape
+    >>> make_images((32, 48)).shape
     torch.Size([3, 3, 32, 48])
     """
     y = torch.linspace(-1, 1, size[0], dtype=torch.float64)[:, None]
@@ -43,8 +43,7 @@ def make_images(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c 
 def outputs(model: Model, nudge: float = 0.0) -> dict[str, np.ndarray]:
     """Pooled features and logits of the probe images, in the model's own precision, but at least float32.
 
-    Half precision holds weights well and answers badly: too coarse to tell a wrong GELU, and on some processors its
-    kernels do not run at all.
+    Half precision is too coarse to detect a wrong GELU, and on some processors its kernels do not run at all.
     """
     if next(model.parameters()).dtype not in NUDGE:
         model = copy.deepcopy(model).float()
@@ -53,48 +52,48 @@ def outputs(model: Model, nudge: float = 0.0) -> dict[str, np.ndarray]:
     batch = (make_images(size, model.config.channels) * (1 + nudge)).to(device=first.device, dtype=first.dtype)
     training = model.training
     model.eval()
-    said: dict[str, Tensor] = {}
-    handle = model.pooled.register_forward_hook(lambda module, inputs, output: said.update(pooled=output))
+    recorded: dict[str, Tensor] = {}
+    handle = model.pooled.register_forward_hook(lambda module, inputs, output: recorded.update(pooled=output))
     try:
         logits = model(batch)
     finally:
         handle.remove()
         model.train(training)
     if model.config.classes:
-        said["logits"] = logits
-    return {name: value.cpu().numpy() for name, value in said.items()}
+        recorded["logits"] = logits
+    return {name: value.cpu().numpy() for name, value in recorded.items()}
 
 
-def ask(model: Model) -> Probes:
-    """The probes to save with a model, and the tolerance that its own sensitivity calls for."""
-    said = outputs(model)
-    if not all(np.isfinite(value).all() for value in said.values()):
-        raise WeightsError("The model puts out NaN or infinite values for the probe images: its weights are broken.")
+def make_probes(model: Model) -> Probes:
+    """The probe outputs to save with a model, and a tolerance by its own sensitivity."""
+    recorded = outputs(model)
+    if not all(np.isfinite(value).all() for value in recorded.values()):
+        raise WeightsError("The model's outputs for the probe images are NaN or infinite: its weights are broken.")
     dtype = next(model.parameters()).dtype
     dtype = dtype if dtype in NUDGE else torch.float32
     nudged = outputs(model, NUDGE[dtype])
-    swing = max(strayed(now, said[name]) for name, now in nudged.items())
-    return Probes(outputs=said, tolerance=min(max(MARGIN * swing, FLOOR[dtype]), CEILING))
+    change = max(relative_difference(now, recorded[name]) for name, now in nudged.items())
+    return Probes(outputs=recorded, tolerance=min(max(MARGIN * change, FLOOR[dtype]), CEILING))
 
 
-def strayed(now: np.ndarray, then: np.ndarray) -> float:
+def relative_difference(now: np.ndarray, then: np.ndarray) -> float:
     """The largest difference, relative to the largest value."""
     return float(np.abs(now - then).max(initial=0.0)) / max(float(np.abs(then).max(initial=0.0)), 1e-6)
 
 
 def replay(model: Model, probes: Probes) -> float:
-    """Ask again and compare: the largest relative difference, or WeightsError where it passes the tolerance."""
+    """Compute the probe outputs again: the largest relative difference, or WeightsError if it exceeds the tolerance."""
     worst = 0.0
     for name, now in outputs(model).items():
         then = probes.outputs.get(name)
         if then is None or then.shape != now.shape:
             raise WeightsError(f"The file's probe outputs for {name} do not fit its model: damaged, or --no-verify.")
-        difference = strayed(now, then)
+        difference = relative_difference(now, then)
         if not difference <= probes.tolerance:
             raise WeightsError(
-                f"The model does not say what it said when it was saved: {name} of the probe images differ by "
+                f"The model's outputs are not those from when it was saved: {name} of the probe images differ by "
                 f"{difference:.1e} of their size, tolerance {probes.tolerance:.0e}. The file or its configuration was "
-                "changed; verify=False (--no-verify) loads it all the same."
+                "changed; verify=False (--no-verify) loads it anyway."
             )
         worst = max(worst, difference)
     return worst

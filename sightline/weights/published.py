@@ -1,21 +1,26 @@
-"""Names of published weights: what they are, where they come from, how their images are prepared, their license."""
+"""Published weights by name: source, checksum, license and preprocessing, and how they are downloaded."""
 
 import difflib
 import fnmatch
+import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from sightline.data.download import download
+from sightline.data.errors import FetchError, UnreachableError
 from sightline.models.variants import Config, config
-from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
-from sightline.weights.download import OfflineError, cache, fetch, fetch_hub, recall, remember
+from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec, atomic
+from sightline.weights.hub import download_repository
 from sightline.weights.report import WeightsError
 
 GOOGLE, META, HUB = "https://storage.googleapis.com", "https://dl.fbaipublicfiles.com", "hf:"
 IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "crop": 0.875, "fit": "crop", "interpolation": "bicubic"}
 WHOLE = {**IMAGENET, "crop": 1.0}
+SAVED = "zoo.json"  # the user's own entries, in the cache folder
 FINE = "--imagenet2012-steps_20k-lr_{}-res_{}.npz"
 
 
@@ -49,26 +54,37 @@ class Weights:
         return ImageSpec(**{**vars(self.config.image), **self.image})
 
     def fetch(self) -> Path:
-        """The file or folder on disk, downloaded first where it must be."""
-        if self.source.startswith(HUB):
-            repo, _, revision = self.source.removeprefix(HUB).partition("@")
-            return self._or_advice(lambda: fetch_hub(repo, revision or None))
-        if "://" not in self.source:
+        """The file or folder on disk, downloaded first if necessary."""
+        if not self.source.startswith(HUB) and "://" not in self.source:
             path = Path(self.source).expanduser()
             if not path.exists():
-                raise WeightsError(f"The zoo says that {self.name} is at {path}, but there is nothing.")
+                raise WeightsError(f"According to the zoo, {self.name} is at {path}, but there is nothing.")
             return path
-        file = unquote(Path(urlsplit(self.source).path).name)
-        return self._or_advice(lambda: fetch(self.source, cache() / "weights" / self.name / file, sha256=self.sha256))
-
-    def _or_advice(self, get: Any) -> Path:
         try:
-            return get()
-        except OfflineError as error:
-            raise OfflineError(
+            return self._download()
+        except UnreachableError as error:
+            raise WeightsError(
                 f"{self.name} is not on this machine. {error} Fetch {self.source} where there is a network and use the "
                 "local file: sl.load('FILE'), or sightline convert FILE model.safetensors --to sightline."
             ) from error
+        except FetchError as error:
+            raise WeightsError(str(error)) from error
+
+    def _download(self) -> Path:
+        if self.source.startswith(HUB):
+            repository, _, revision = self.source.removeprefix(HUB).partition("@")
+            return download_repository(repository, revision or None)
+        target = cache_folder() / "weights" / self.name / unquote(Path(urlsplit(self.source).path).name)
+        if target.exists():  # its checksum was verified when it was downloaded
+            return target
+        return download(self.source, target, f"sha256:{self.sha256}" if self.sha256 else "")
+
+
+def cache_folder() -> Path:
+    """Where downloads are stored: $SIGHTLINE_CACHE, or `sightline` in the user's cache folder."""
+    if given := os.environ.get("SIGHTLINE_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
 
 
 def _google() -> Iterator[Weights]:
@@ -174,11 +190,11 @@ def zoo(glob: str = "*") -> list[Weights]:
     >>> [w.name for w in sl.weights.zoo("vit-ti16.*")][:2]
     ['vit-ti16.augreg-i21k', 'vit-ti16.augreg-i21k-i1k']
     """
-    return [w for w in {**BUILT_IN, **_kept(), **ADDED}.values() if fnmatch.fnmatchcase(w.name, glob)]
+    return [w for w in {**BUILT_IN, **_saved_entries(), **ADDED}.values() if fnmatch.fnmatchcase(w.name, glob)]
 
 
 def add_weights(weights: Weights, *, keep: bool = False) -> Weights:
-    """Add an own entry to the zoo, for this process or, with `keep`, for all that share the cache.
+    """Add an entry of your own to the zoo, for this process or, with `keep`, for all that share the cache folder.
 
     >>> mine = sl.weights.add_weights(sl.weights.Weights(name="vit-nano4.mine", source="runs/mine", classes=10))
     >>> sl.weights.zoo("*.mine")[0].source
@@ -187,31 +203,35 @@ def add_weights(weights: Weights, *, keep: bool = False) -> Weights:
     if "." not in weights.name:
         raise WeightsError(f"A zoo name is a variant, a dot and a tag, such as vit-b16.mine; got {weights.name!r}.")
     if weights.name in BUILT_IN:
-        raise WeightsError(f"{weights.name} is taken by the built-in zoo; choose another tag.")
+        raise WeightsError(f"{weights.name} is taken by the built-in zoo: use another tag.")
     ADDED[weights.name] = weights
     if keep:
-        path = cache() / "zoo.json"
-        remember(path, {**recall(path), weights.name: asdict(weights)})
+        entries = {name: asdict(entry) for name, entry in {**_saved_entries(), weights.name: weights}.items()}
+        with atomic(cache_folder() / SAVED) as partial:
+            partial.write_text(json.dumps(entries, indent=1))
     return weights
 
 
-def _kept() -> dict[str, Weights]:
-    path = cache() / "zoo.json"
+def _saved_entries() -> dict[str, Weights]:
+    """The user's own entries in the cache folder."""
+    path = cache_folder() / SAVED
+    if not path.exists():
+        return {}
     try:
-        return {name: Weights(**held) for name, held in recall(path).items()}
-    except TypeError as error:
-        raise WeightsError(f"{path} is damaged ({error}): mend or remove it.") from error
+        return {name: Weights(**fields) for name, fields in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{path} is damaged ({error}): fix or remove it.") from error
 
 
 def find(name: str) -> Weights | None:
-    """The entry of this name; `hf:owner/repository` is one without being listed."""
+    """The entry of this name; `hf:owner/repository` need not be listed."""
     if name.startswith(HUB):
         return Weights(name=name, source=name)
     return next(iter(w for w in zoo() if w.name == name), None)
 
 
-def nearest(name: str) -> str:
-    """A hint for a name that is none."""
+def suggestion(name: str) -> str:
+    """Similar names, for the error message about an unknown one."""
     known = [w.name for w in zoo()]
     close = (
         difflib.get_close_matches(name, known, n=3, cutoff=0.4) or [n for n in known if n.startswith(f"{name}.")][:3]

@@ -21,10 +21,10 @@ class WeightsError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One key: where it came from, where it went, what was done on the way and why."""
+class KeyFate:
+    """What happened to one key: where it came from, where it went, what was done and why."""
 
-    key: str | None  # in the file; None: the model wanted a value that the file does not hold
+    key: str | None  # in the file; None: the model needs a value that the file does not hold
     ours: str | None  # in the model; None: left over
     fate: Fate
     found: Shape | None = None
@@ -46,13 +46,13 @@ class Report:
 
     source: str
     format: str
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyFate, ...]
     warnings: tuple[str, ...] = ()
     switches: tuple[tuple[str, Any], ...] = ()  # set from the format: GELU form, epsilons, padding
     verified: float | None = None  # largest relative difference of the replayed probes; None: nothing to replay
 
     def count(self, fate: Fate) -> int:
-        """How many keys met this fate."""
+        """The number of keys with this fate."""
         return Counter(e.fate for e in self.entries)[fate]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ class Report:
         """Read what `save` wrote."""
         try:
             held = json.loads(Path(path).read_text())
-            entries = tuple(Entry(**{k: _tuple(v) for k, v in e.items()}) for e in held.pop("entries"))
+            entries = tuple(KeyFate(**{k: _tuple(v) for k, v in e.items()}) for e in held.pop("entries"))
             return cls(entries=entries, **{k: _tuple(v) for k, v in held.items()})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WeightsError(f"{path} is not a saved loading report ({error}).") from error

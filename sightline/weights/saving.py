@@ -1,4 +1,4 @@
-"""`sl.save` and `sl.convert`: weights out, in any format that holds them, with the proof inside."""
+"""`sl.save` and `sl.convert`: write weights in any format that can hold them, with probe outputs inside."""
 
 import json
 from collections.abc import Sequence
@@ -17,11 +17,12 @@ from sightline.spec import ImageSpec, atomic
 from sightline.weights.containers.files import SEVERAL_LABELS
 from sightline.weights.containers.header import Header, to_text
 from sightline.weights.containers.npz import write_npz
-from sightline.weights.containers.safetensors import write_pth, write_safetensors
-from sightline.weights.conversion import TARGETS, advice, to_format
+from sightline.weights.containers.pth import write_pth
+from sightline.weights.containers.safetensors import write_safetensors
+from sightline.weights.conversion import TARGETS, switch_warnings, to_format
 from sightline.weights.formats.huggingface import family
 from sightline.weights.loading import load
-from sightline.weights.probe import ask
+from sightline.weights.probe import make_probes
 from sightline.weights.report import Report, WeightsError
 
 TORCH = (".pth", ".pt", ".bin")
@@ -54,11 +55,11 @@ def save(
     state = {k: v.detach() for k, v in model.state_dict().items()}
     _refuse_broken(state)
     tensors = state if to == "sightline" else to_format(state, model.config, to)
-    asked = ask(model) if probes else None
+    outputs = make_probes(model) if probes else None
     layout: Any = "sightline" if to == "sightline" else "other"
     probability: Any = getattr(model, "probability", "softmax")
     head = Header(
-        config=model.config, image=model.image, classes=names, probes=asked, layout=layout, probability=probability
+        config=model.config, image=model.image, classes=names, probes=outputs, layout=layout, probability=probability
     )
     _write(path, tensors, head, to)
     return path
@@ -79,7 +80,7 @@ def _write(path: Path, tensors: dict[str, Tensor], head: Header, to: str) -> Non
     if to in ("hf", "hf-v5") and suffix == "":
         _write_folder(path, tensors, head)
     elif suffix == ".npz" and to != "sightline":
-        write_npz(path, tensors, _short(head))
+        write_npz(path, tensors, _zip_comment(head))
     elif suffix == ".safetensors":
         write_safetensors(path, tensors, {"sightline": to_text(head)})
     elif suffix in TORCH and to != "sightline":
@@ -89,7 +90,7 @@ def _write(path: Path, tensors: dict[str, Tensor], head: Header, to: str) -> Non
         raise WeightsError(f"{to} weights are written to a {choices} file; got {path.name!r}.")
 
 
-def _short(head: Header) -> str:
+def _zip_comment(head: Header) -> str:
     """A zip comment holds 64 KiB: where that is too little, probe outputs and then class names are left out."""
     for small in (head, replace(head, probes=None), replace(head, probes=None, classes=None)):
         if len(text := to_text(small)) < 2**16:
@@ -134,8 +135,8 @@ def _hf_config(head: Header) -> dict[str, Any]:
         "intermediate_size": c.mlp_width,
         "hidden_act": "gelu" if c.gelu == "erf" else "gelu_pytorch_tanh",
         "layer_norm_eps": c.norm_eps,
-        "image_size": _one(c.size),
-        "patch_size": _one(c.patch),
+        "image_size": _side_or_pair(c.size),
+        "patch_size": _side_or_pair(c.patch),
         "num_channels": c.channels,
         "qkv_bias": c.qkv_bias,
         **labels,
@@ -145,7 +146,7 @@ def _hf_config(head: Header) -> dict[str, Any]:
     return about
 
 
-def _one(pair: checks.Pair) -> int | list[int]:
+def _side_or_pair(pair: checks.Pair) -> int | list[int]:
     y, x = checks.pair(pair)
     return y if y == x else [y, x]
 
@@ -169,7 +170,9 @@ def _hf_images(image: ImageSpec) -> dict[str, Any]:
     return held
 
 
-def convert(source: str | Path, out: str | Path, *, to: str = "sightline", verify: bool = True, **wish: Any) -> Report:
+def convert(
+    source: str | Path, out: str | Path, *, to: str = "sightline", verify: bool = True, **options: Any
+) -> Report:
     """Read weights in any format, write them in another, and report the fate of every key.
 
     Further keywords go to `sl.load`: `heads=`, `size=`, `classes=` ...
@@ -180,9 +183,9 @@ def convert(source: str | Path, out: str | Path, *, to: str = "sightline", verif
     >>> sl.convert(ours, folder / "model.npz", to="npz").count("taken")
     80
     """
-    model: nn.Module = load(source, verify=verify, **wish)
+    model: nn.Module = load(source, verify=verify, **options)
     save(model, out, to=to, probes=verify)  # type: ignore[arg-type]
     report: Report = model.loaded  # type: ignore[assignment]
     if to == "sightline" or (to.startswith("hf") and not Path(out).suffix):  # its config.json says the switches
         return report
-    return replace(report, warnings=(*report.warnings, *advice(model.config, to)))  # type: ignore[arg-type]
+    return replace(report, warnings=(*report.warnings, *switch_warnings(model.config, to)))  # type: ignore[arg-type]

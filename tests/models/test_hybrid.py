@@ -48,7 +48,7 @@ def test_options_of_the_encoder_reach_it():
     assert not model.blocks[2].skips
     assert model.positions[0].kind == "2d"
     changed = sl.build(model.config, classes=3, device="meta")
-    assert (changed.config.classes, changed.plan.pool) == (3, "gap")
+    assert (changed.config.classes, changed.encoder_config.pool) == (3, "gap")
 
 
 @pytest.mark.parametrize(

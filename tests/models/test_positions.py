@@ -119,7 +119,7 @@ def test_equal_token_counts_are_resized_too():
     model = fill(sl.build("vit-ti16", classes=10))
     wide = sl.models.resize(model, size=(112, 448))
     assert wide.config.grid == (7, 28)
-    assert wide.plan.tokens == model.encoder_config.tokens
+    assert wide.encoder_config.tokens == model.encoder_config.tokens
     assert not torch.allclose(wide.positions[0].table, model.positions[0].table)
     back = resample(model.positions[0].table[1:].detach().unflatten(0, (14, 14)), (7, 28)).flatten(0, 1)
     torch.testing.assert_close(wide.positions[0].table[1:], back)

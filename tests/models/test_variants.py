@@ -70,7 +70,7 @@ def test_backbones_and_headless_models():
     ],
 )
 def test_token_counts(name, size, tokens):
-    assert sl.build(name, size=size, device="meta").plan.tokens == tokens
+    assert sl.build(name, size=size, device="meta").encoder_config.tokens == tokens
 
 
 def test_the_two_sequence_lengths_of_the_hybrid():

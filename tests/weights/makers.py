@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.peers import fill, timm, torchvision, transformers
+from tests import peers
 
 W, D, H, M, P, S = 64, 2, 2, 128, 8, 32  # width, depth, heads, mlp_width, patch, size
 TIMM = {"embed_dim": W, "depth": D, "num_heads": H, "mlp_ratio": 2, "img_size": S, "patch_size": P, "num_classes": 10}
@@ -30,11 +30,11 @@ class Peer:
 
     def ready(self, seed: int = 0) -> nn.Module:
         torch.manual_seed(0)
-        return fill(self.make(), seed).double().eval()
+        return peers.fill(self.make(), seed).double().eval()
 
 
 def timm_vit(**more: Any) -> Callable[[], nn.Module]:
-    return lambda: timm.models.vision_transformer.VisionTransformer(**{**TIMM, **more})
+    return lambda: peers.timm.models.vision_transformer.VisionTransformer(**{**TIMM, **more})
 
 
 def logits(model: nn.Module, x: Tensor) -> Tensor:
@@ -56,53 +56,61 @@ PEERS = {
     "timm-registers-placed": Peer(timm_vit(reg_tokens=3, qkv_bias=False), holds=("timm",)),
     "timm-no-class-row": Peer(timm_vit(no_embed_class=True), holds=("npz", "timm")),
     "timm-headless": Peer(timm_vit(num_classes=0), holds=ALL),
-    "deit-distilled": Peer(lambda: timm.models.deit.VisionTransformerDistilled(**TIMM), holds=("timm", "hf", "hf-v5")),
-    "torchvision": Peer(lambda: torchvision.models.VisionTransformer(S, P, D, H, W, M, num_classes=10), holds=ALL),
+    "deit-distilled": Peer(
+        lambda: peers.timm.models.deit.VisionTransformerDistilled(**TIMM), holds=("timm", "hf", "hf-v5")
+    ),
+    "torchvision": Peer(
+        lambda: peers.torchvision.models.VisionTransformer(S, P, D, H, W, M, num_classes=10), holds=ALL
+    ),
     "torchvision-pre-logits": Peer(
-        lambda: torchvision.models.VisionTransformer(S, P, D, H, W, M, num_classes=10, representation_size=W),
+        lambda: peers.torchvision.models.VisionTransformer(S, P, D, H, W, M, num_classes=10, representation_size=W),
         holds=("npz", "torchvision"),
     ),
-    "hf": Peer(lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**HF_VIT)), logits, holds=ALL),
+    "hf": Peer(
+        lambda: peers.transformers.ViTForImageClassification(peers.transformers.ViTConfig(**HF_VIT)), logits, holds=ALL
+    ),
     "hf-pooler": Peer(
-        lambda: transformers.ViTModel(transformers.ViTConfig(**HF_VIT)),
+        lambda: peers.transformers.ViTModel(peers.transformers.ViTConfig(**HF_VIT)),
         pooled,
         holds=("npz", "hf", "hf-v5", "torchvision"),
     ),
     "hf-deit": Peer(
-        lambda: transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**HF_VIT)),
+        lambda: peers.transformers.DeiTForImageClassificationWithTeacher(peers.transformers.DeiTConfig(**HF_VIT)),
         logits,
         holds=("timm", "hf", "hf-v5"),
     ),
     "hf-dinov2": Peer(
-        lambda: transformers.Dinov2Model(transformers.Dinov2Config(**HF_DINO)), pooled, holds=("timm", "hf", "hf-v5")
+        lambda: peers.transformers.Dinov2Model(peers.transformers.Dinov2Config(**HF_DINO)),
+        pooled,
+        holds=("timm", "hf", "hf-v5"),
     ),
     "hf-dinov2-registers": Peer(
-        lambda: transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(**HF_DINO)),
+        lambda: peers.transformers.Dinov2WithRegistersModel(peers.transformers.Dinov2WithRegistersConfig(**HF_DINO)),
         pooled,
         holds=("hf", "hf-v5"),
     ),
     "timm-bit": Peer(
-        lambda: timm.models.resnetv2.ResNetV2(
+        lambda: peers.timm.models.resnetv2.ResNetV2(
             layers=(1, 2),
             channels=(256, 512),
             num_classes=10,
             stem_type="fixed",
-            conv_layer=partial(timm.layers.StdConv2d, eps=1e-8),  # as timm registers its BiT
-            norm_layer=timm.layers.GroupNormAct,
+            conv_layer=partial(peers.timm.layers.StdConv2d, eps=1e-8),  # as timm registers its BiT
+            norm_layer=peers.timm.layers.GroupNormAct,
         ),
         hints={},
         holds=BIT,
     ),
     "hf-bit": Peer(
-        lambda: transformers.BitForImageClassification(
-            transformers.BitConfig(depths=[1, 2], hidden_sizes=[256, 512], num_labels=10)
+        lambda: peers.transformers.BitForImageClassification(
+            peers.transformers.BitConfig(depths=[1, 2], hidden_sizes=[256, 512], num_labels=10)
         ),
         logits,
         hints={},
         holds=BIT,
     ),
     "hf-bit-headless": Peer(
-        lambda: transformers.BitModel(transformers.BitConfig(depths=[1, 1], hidden_sizes=[256, 512])),
+        lambda: peers.transformers.BitModel(peers.transformers.BitConfig(depths=[1, 1], hidden_sizes=[256, 512])),
         pooled,
         hints={},
         holds=BIT,
@@ -113,10 +121,10 @@ PEERS = {
 
 
 def _hybrid(layers: tuple[int, ...]) -> nn.Module:
-    hybrid = timm.models.vision_transformer_hybrid
+    hybrid = peers.timm.models.vision_transformer_hybrid
     backbone = hybrid._resnetv2(layers)
     embed = partial(hybrid.HybridEmbed, backbone=backbone)
-    return timm.models.vision_transformer.VisionTransformer(
+    return peers.timm.models.vision_transformer.VisionTransformer(
         **{**TIMM, "img_size": 64, "patch_size": 1 if layers else 8}, embed_layer=embed
     )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sightline as sl
 from sightline.cli import main
 from sightline.weights.conversion import to_format
-from sightline.weights.probe import images
+from sightline.weights.probe import make_images
 from tests.peers import fill
 from tests.weights.makers import PEERS, google_npz
 
@@ -98,7 +98,7 @@ def rewritten(path: Path, change) -> Path:
 def test_another_switch_is_found_out(tmp_path):
     file = sl.save(made(), tmp_path / "model.safetensors")
     rewritten(file, lambda about: about["config"].update(gelu="tanh"))
-    with pytest.raises(sl.weights.WeightsError, match=r"does not say what it said when it was saved: .*--no-verify"):
+    with pytest.raises(sl.weights.WeightsError, match=r"outputs are not those from when it was saved: .*--no-verify"):
         sl.load(file)
     assert sl.load(file, verify=False).config.gelu == "tanh"
 
@@ -153,7 +153,7 @@ def test_headers_that_lie_are_refused(change, why, tmp_path):
 
 @given(y=st.integers(1, 40), x=st.integers(1, 40), c=st.integers(1, 4))
 def test_probe_images_are_a_function_of_their_size(y, x, c):
-    one, two = images((y, x), c), images((y, x), c)
+    one, two = make_images((y, x), c), make_images((y, x), c)
     assert torch.equal(one, two)
     assert one.abs().max() <= 1
     assert one.isfinite().all()

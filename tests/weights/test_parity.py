@@ -7,7 +7,8 @@ from torch import nn
 
 import sightline as sl
 from sightline.weights.conversion import to_format
-from tests.peers import fill, timm, torchvision, transformers
+from tests import peers
+from tests.peers import fill
 from tests.weights.makers import HF_DINO, HF_VIT, PEERS, TIMM, Peer, S, google_npz, stacked
 
 TARGETS = ("npz", "timm", "hf", "hf-v5", "torchvision", "bit-pytorch")
@@ -59,7 +60,7 @@ def same(a: nn.Module, b: nn.Module) -> None:
 
 
 CARRIED = [
-    ("timm", timm.models.vision_transformer.VisionTransformer, "timm"),
+    ("timm", lambda **_: PEERS["timm"].make(), "timm"),
     ("hf-v5", lambda **_: PEERS["hf"].make(), "hf"),
     ("torchvision", lambda **_: PEERS["torchvision"].make(), "torchvision"),
 ]
@@ -139,14 +140,14 @@ def _timm(theirs: nn.Module, size: int) -> nn.Module:
     exact = theirs.pos_embed.detach()
     theirs.float().set_input_size(img_size=size)  # its hybrid looks at a float32 image here
     cells = theirs.patch_embed.grid_size
-    carried = timm.layers.resample_abs_pos_embed(exact, new_size=list(cells), num_prefix_tokens=1)
+    carried = peers.timm.layers.resample_abs_pos_embed(exact, new_size=list(cells), num_prefix_tokens=1)
     theirs.double().pos_embed.data = carried
     return theirs
 
 
 def _torchvision(theirs: nn.Module, size: int) -> nn.Module:
-    state = torchvision.models.vision_transformer.interpolate_embeddings(size, 8, theirs.state_dict())
-    bigger = torchvision.models.VisionTransformer(size, 8, 2, 2, 64, 128, num_classes=10).double().eval()
+    state = peers.torchvision.models.vision_transformer.interpolate_embeddings(size, 8, theirs.state_dict())
+    bigger = peers.torchvision.models.VisionTransformer(size, 8, 2, 2, 64, 128, num_classes=10).double().eval()
     bigger.load_state_dict(state)
     return bigger
 
@@ -183,7 +184,7 @@ def test_another_size_by_the_rule_of_transformers(name, size):
 def test_another_size_by_the_rule_of_timms_npz_loader(size, tmp_path):
     peer = PEERS["timm"]
     file = sl.save(sl.load(peer.ready().state_dict(), **peer.hints).float(), tmp_path / "model.npz", to="npz")
-    theirs = timm.models.vision_transformer.VisionTransformer(**{**TIMM, "img_size": size}).eval()
+    theirs = peers.timm.models.vision_transformer.VisionTransformer(**{**TIMM, "img_size": size}).eval()
     theirs.load_pretrained(str(file))
     ours = sl.load(file, size=size, method="timm-npz")
     assert difference(ours, peer, theirs, pixels(size, torch.float32)) < 1e-4
@@ -311,9 +312,13 @@ def test_early_conversions_without_a_prefix_at_the_end():
 
 
 UNLIKE = {
-    "SwiGLU": lambda: transformers.Dinov2Model(transformers.Dinov2Config(**HF_DINO, use_swiglu_ffn=True)),
-    "patch mean side by side": lambda: transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**HF_DINO)),
-    "one head does not see": lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**HF_VIT)),
+    "SwiGLU": lambda: peers.transformers.Dinov2Model(peers.transformers.Dinov2Config(**HF_DINO, use_swiglu_ffn=True)),
+    "patch mean side by side": lambda: peers.transformers.Dinov2ForImageClassification(
+        peers.transformers.Dinov2Config(**HF_DINO)
+    ),
+    "one head does not see": lambda: peers.transformers.DeiTForImageClassification(
+        peers.transformers.DeiTConfig(**HF_VIT)
+    ),
 }
 
 
@@ -332,7 +337,7 @@ def test_models_that_share_names_only_are_refused_and_adopted(what):
     [("deit_tiny_patch16_224", 224), ("resnetv2_50x1_bit", 64), ("vit_small_r26_s32_224", 224)],
 )
 def test_real_sizes_of_timm(name, size, tmp_path):
-    theirs = fill(timm.create_model(name, num_classes=10)).double().eval()
+    theirs = fill(peers.timm.create_model(name, num_classes=10)).double().eval()
     torch.save({"model": theirs.state_dict(), "epoch": 3}, tmp_path / "model.pth")
     ours = sl.load(tmp_path / "model.pth")
     x = pixels(size)[:1]
@@ -342,11 +347,11 @@ def test_real_sizes_of_timm(name, size, tmp_path):
 
 @pytest.mark.slow
 def test_real_sizes_of_torchvision_and_transformers():
-    theirs = fill(torchvision.models.vit_b_32(num_classes=10)).eval()
+    theirs = fill(peers.torchvision.models.vit_b_32(num_classes=10)).eval()
     x = pixels(224, torch.float32)[:1]
     with torch.no_grad():
         assert (sl.load(theirs.state_dict())(x) - theirs(x)).abs().max() < 1e-4
-    config = transformers.ViTConfig(hidden_size=192, num_attention_heads=3, intermediate_size=768, num_labels=10)
-    peer = fill(transformers.ViTForImageClassification(config)).double().eval()
+    config = peers.transformers.ViTConfig(hidden_size=192, num_attention_heads=3, intermediate_size=768, num_labels=10)
+    peer = fill(peers.transformers.ViTForImageClassification(config)).double().eval()
     with torch.no_grad():
         assert (sl.load(peer.state_dict())(x.double()) - peer(x.double()).logits).abs().max() < 1e-6

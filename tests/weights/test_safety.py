@@ -162,6 +162,20 @@ def test_header_bombs_are_refused_before_memory_is_taken(tmp_path):
     text = json.dumps({"a": same, "b": same}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
     refused(path, "overlap")
+    other = {**same, "data_offsets": [24, 40]}
+    text = json.dumps({"a": same, "b": other}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(40))
+    refused(path, "a hole of 8 bytes")
+
+
+def test_a_file_rewritten_in_place_does_not_reach_a_loaded_model(tmp_path):
+    file = sl.save(tiny(), tmp_path / "model.safetensors")
+    model = sl.load(file)
+    before = model.head.weight.clone()
+    with file.open("r+b") as raw:
+        raw.seek(-100_000, os.SEEK_END)
+        raw.write(bytes(100_000))
+    assert torch.equal(model.head.weight, before)
 
 
 def test_zip_bombs_are_refused_before_they_unfold(tmp_path):

@@ -4,7 +4,6 @@ import hashlib
 import http.server
 import multiprocessing
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +11,7 @@ import torch
 import sightline as sl
 from sightline.cli import main
 from sightline.data import download
-from sightline.weights import published as room
-from sightline.weights.download import OfflineError, fetch
+from sightline.weights import published
 from tests.peers import fill
 
 
@@ -70,57 +68,73 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_a_broken_download_is_continued(server, tmp_path):
+@pytest.fixture
+def entry(server):
+    """An entry of the zoo that the server holds; keywords change it."""
+
+    def make(**changes) -> sl.weights.Weights:
+        return sl.weights.Weights(**{"name": "vit-nano4.served", "source": f"{server.url}/a.npz", **changes})
+
+    return make
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache" / "weights" / "vit-nano4.served"
+
+
+def test_an_interrupted_download_is_resumed(server, entry, folder):
     server.cut = 300_000
-    with pytest.raises(OfflineError, match="run again to resume"):
-        fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data))
-    assert not (tmp_path / "a.npz").exists()
-    assert (tmp_path / "a.npz.part").stat().st_size == 300_000
-    fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data))
-    assert (tmp_path / "a.npz").read_bytes() == server.data
-    assert {p.name for p in tmp_path.iterdir()} <= {"a.npz", ".a.npz.lock", "cache"}
+    mine = entry(sha256=sha(server.data))
+    with pytest.raises(sl.weights.WeightsError, match=r"not on this machine.*ended early"):
+        mine.fetch()
+    assert not (folder / "a.npz").exists()
+    assert (folder / "a.npz.part").stat().st_size == 300_000
+    assert mine.fetch() == folder / "a.npz"
+    assert (folder / "a.npz").read_bytes() == server.data
+    assert {p.name for p in folder.iterdir()} <= {"a.npz", ".a.npz.lock"}
     asked = server.asked
-    fetch(f"{server.url}/a.npz", tmp_path / "a.npz")
+    mine.fetch()
     assert server.asked == asked  # once is enough
 
 
 @pytest.mark.parametrize("how", ["file changed", "no ranges"])
-def test_a_part_of_another_file_is_thrown_away(how, server, tmp_path):
+def test_a_part_of_another_file_is_thrown_away(how, server, entry):
     server.cut = 300_000
-    with pytest.raises(OfflineError):
-        fetch(f"{server.url}/a.npz", tmp_path / "a.npz")
+    with pytest.raises(sl.weights.WeightsError):
+        entry().fetch()
     if how == "file changed":
         server.etag, server.data = '"two"', bytes(reversed(range(256))) * 3000
     else:
         server.ranges = False
-    assert fetch(f"{server.url}/a.npz", tmp_path / "a.npz").read_bytes() == server.data
+    assert entry().fetch().read_bytes() == server.data
 
 
-def test_a_wrong_checksum_is_refused_and_removed(server, tmp_path):
+def test_a_wrong_checksum_is_refused_and_removed(server, entry, folder):
     with pytest.raises(sl.weights.WeightsError, match="does not have the checksum"):
-        fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256="0" * 64)
-    assert not [p for p in tmp_path.iterdir() if p.suffix in (".npz", ".part")]
-    fetch(f"{server.url}/a.npz", tmp_path / "a.npz", sha256=sha(server.data)[:8])  # the beginning is enough
+        entry(sha256="0" * 64).fetch()
+    assert not [p for p in folder.iterdir() if p.suffix in (".npz", ".part")]
+    entry(sha256=sha(server.data)[:8]).fetch()  # the beginning is enough
 
 
-def test_what_the_server_refuses(server, tmp_path):
+def test_what_the_server_refuses(server, entry):
     with pytest.raises(sl.weights.WeightsError, match="answered 404"):
-        fetch(f"{server.url}/missing.npz", tmp_path / "missing.npz")
+        entry(source=f"{server.url}/missing.npz").fetch()
 
 
-def _fetch(url: str, target: str) -> None:
-    fetch(url, Path(target))
+def _fetch(weights: sl.weights.Weights) -> None:
+    weights.fetch()
 
 
-def test_two_processes_share_one_download(server, tmp_path):
+def test_two_processes_share_one_download(server, entry, folder):
     context = multiprocessing.get_context("spawn")
-    both = [context.Process(target=_fetch, args=(f"{server.url}/a.npz", str(tmp_path / "a.npz"))) for _ in range(2)]
+    both = [context.Process(target=_fetch, args=(entry(),)) for _ in range(2)]
     for process in both:
         process.start()
     for process in both:
         process.join(60)
     assert [p.exitcode for p in both] == [0, 0]
-    assert (tmp_path / "a.npz").read_bytes() == server.data
+    assert (folder / "a.npz").read_bytes() == server.data
     assert server.asked == 1
 
 
@@ -136,15 +150,13 @@ def test_an_own_entry_is_fetched_loaded_and_kept(server, tmp_path):
     again = sl.load("vit-nano4.served")
     assert torch.equal(again.head.weight, model.head.weight)
     assert again.loaded.source == "vit-nano4.served"
-    from sightline.weights import zoo as room
-
-    room.ADDED.clear()  # another process sees what was kept
+    published.ADDED.clear()  # another process sees what was kept
     assert sl.weights.zoo("*.served")[0].sha256 == mine.sha256
     lying = sl.weights.Weights(name="vit-micro4.served", source=f"{server.url}/m.safetensors", classes=10)
     sl.weights.add_weights(lying)
     with pytest.raises(sl.weights.WeightsError, match="should have width=128"):
         sl.load("vit-micro4.served")
-    room.ADDED.clear()
+    published.ADDED.clear()
 
 
 def test_offline_is_one_sentence_with_the_way_out(monkeypatch, tmp_path, capsys):
@@ -165,7 +177,7 @@ def test_offline_is_one_sentence_with_the_way_out(monkeypatch, tmp_path, capsys)
 
 
 def test_every_entry_is_whole(monkeypatch):
-    monkeypatch.setattr(room, "ADDED", {})  # examples elsewhere add entries of their own
+    monkeypatch.setattr(published, "ADDED", {})  # examples elsewhere add entries of their own
     for w in sl.weights.zoo():
         assert w.config.classes == w.classes
         assert len(w.spec.mean) == 3
@@ -205,8 +217,7 @@ def test_the_hub_needs_its_extra(monkeypatch):
 
 
 def test_a_repository_of_the_hub_is_a_folder(monkeypatch, tmp_path):
-    import huggingface_hub
-
+    huggingface_hub = pytest.importorskip("huggingface_hub")
     from tests.weights.makers import PEERS
 
     PEERS["hf"].ready().float().save_pretrained(tmp_path / "repo")

@@ -1,46 +1,26 @@
-"""What a user may point at: a file, a run folder, a folder of the hub, a state dict."""
+"""Open a file, a run folder or a hub folder, with the configuration files beside the weights."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from sightline.models.variants import Config
 from sightline.spec import ImageSpec
 from sightline.weights.containers.header import Probability
 from sightline.weights.containers.npz import NpzSource
-from sightline.weights.containers.pth import PthSource
-from sightline.weights.containers.safetensors import HEADER_LIMIT, SafetensorsSource, Source
+from sightline.weights.containers.pth import open_pth
+from sightline.weights.containers.safetensors import HEADER_LIMIT, SafetensorsSource
+from sightline.weights.containers.source import Source
 from sightline.weights.report import WeightsError
 
 FILES = ("model.safetensors", "pytorch_model.bin", "model.npz", "model.pth")  # in a folder, the first that is there
 SEVERAL_LABELS = "multi_label_classification"  # transformers' word for it, under problem_type in config.json
 
 
-@dataclass
-class DictSource:
-    """A state dict in memory, read like a file."""
-
-    tensors: Mapping[str, Tensor]
-    header: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.shapes = {k: tuple(v.shape) for k, v in self.tensors.items()}
-        self.dtypes = {k: v.dtype for k, v in self.tensors.items()}
-
-    def read(self, key: str, layer: int | None = None) -> Tensor:
-        tensor = self.tensors[key].detach()
-        return (tensor if layer is None else tensor[layer]).clone(memory_format=torch.contiguous_format)
-
-
 @dataclass(frozen=True)
-class Opened:
-    """A source and what stands beside it: facts that no tensor's shape can say."""
+class Checkpoint:
+    """Weights, and what is known about them that no shape can tell."""
 
     source: Source
     label: str
@@ -48,26 +28,26 @@ class Opened:
     image: dict[str, Any] = field(default_factory=dict)  # fields of ImageSpec
     classes: tuple[str, ...] | None = None
     probability: Probability = "softmax"
-    expected: Config | None = None  # what the zoo promised
+    expected: Config | None = None  # according to the zoo
 
 
-def open_path(path: str | Path) -> Opened:
+def open_path(path: str | Path) -> Checkpoint:
     """A file, or a folder with one of the usual files in it."""
     path = Path(path)
     if not path.is_dir():
-        return Opened(open_file(path), str(path))
+        return Checkpoint(open_file(path), str(path))
     if (path / "model.safetensors.index.json").exists():
         raise WeightsError(f"{path} holds weights in several shards: save them as one file first.")
     file = next((path / name for name in FILES if (path / name).exists()), None)
     if file is None:
         raise WeightsError(f"{path} is a folder without {', '.join(FILES)}: give the file itself.")
-    hints, image, classes = facts(path)
+    hints, image, classes = read_configs(path)
     several = _json(path / "config.json").get("problem_type") == SEVERAL_LABELS
-    return Opened(open_file(file), str(path), hints, image, classes, "sigmoid" if several else "softmax")
+    return Checkpoint(open_file(file), str(path), hints, image, classes, "sigmoid" if several else "softmax")
 
 
 def open_file(path: Path) -> Source:
-    """Open a checkpoint by what is inside it; the name plays no part."""
+    """Open a checkpoint by its first bytes; its name does not matter."""
     try:
         with path.open("rb") as file:
             start = file.read(16)
@@ -76,37 +56,37 @@ def open_file(path: Path) -> Source:
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT:  # a length may begin with any byte
         return SafetensorsSource(path)
     if start[:2] == b"PK":
-        return NpzSource(path) if NpzSource.fits(path) else PthSource(path)
+        return NpzSource(path) if NpzSource.fits(path) else open_pth(path)
     if start[:1] == b"\x80":  # pickle, as torch wrote it before 1.6
-        return PthSource(path)
+        return open_pth(path)
     if start[8:9] == b"{":
         return SafetensorsSource(path)  # a length beyond all bounds: let it say so
-    raise WeightsError(f"{path} is no .npz, .safetensors or .pth file, or its beginning is damaged.")
+    raise WeightsError(f"{path} is not an .npz, .safetensors or .pth file, or its beginning is damaged.")
 
 
-def facts(folder: Path) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...] | None]:
+def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...] | None]:
     """Hints, preprocessing and class names from the JSON files of a hub folder (transformers' or timm's)."""
-    about, prepared = _json(folder / "config.json"), _json(folder / "preprocessor_config.json")
+    config, processor = _json(folder / "config.json"), _json(folder / "preprocessor_config.json")
     hints: dict[str, Any] = {}
-    if isinstance(about.get("num_attention_heads"), int):
-        hints["heads"] = about["num_attention_heads"]
-    if isinstance(about.get("layer_norm_eps"), float):
-        hints["norm_eps"] = about["layer_norm_eps"]
-    act = about.get("hidden_act")
+    if isinstance(config.get("num_attention_heads"), int):
+        hints["heads"] = config["num_attention_heads"]
+    if isinstance(config.get("layer_norm_eps"), float):
+        hints["norm_eps"] = config["layer_norm_eps"]
+    act = config.get("hidden_act")
     if isinstance(act, str) and act != "relu":
         forms = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh"}
         if act not in forms:
-            raise WeightsError(f"{folder} wants the activation {act!r}; Sightline's ViT has {', '.join(forms)}.")
+            raise WeightsError(f"{folder} asks for the activation {act!r}; Sightline's ViT has {', '.join(forms)}.")
         hints["gelu"] = forms[act]
-    if about.get("global_padding") or about.get("layer_type", "preactivation") != "preactivation":
+    if config.get("global_padding") or config.get("layer_type", "preactivation") != "preactivation":
         raise WeightsError(
             f"{folder} holds a BiT with other padding or layers than the paper's: wrap it with sl.adopt."
         )
-    labels = about.get("id2label")
+    labels = config.get("id2label")
     classes = None
     if isinstance(labels, dict) and labels and all(str(i) in labels for i in range(len(labels))):
         classes = tuple(str(labels[str(i)]) for i in range(len(labels)))
-    return hints, _prepared(prepared) or _timm_prepared(about.get("pretrained_cfg")), classes
+    return hints, _from_processor(processor) or _from_timm(config.get("pretrained_cfg")), classes
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -119,8 +99,8 @@ def _json(path: Path) -> dict[str, Any]:
     return held if isinstance(held, dict) else {}
 
 
-def _prepared(held: dict[str, Any]) -> dict[str, Any]:
-    """transformers' image processor: resize to `size`, then perhaps a center crop."""
+def _from_processor(held: dict[str, Any]) -> dict[str, Any]:
+    """Preprocessing of transformers' image processor: resize to `size`, then perhaps a center crop."""
     if "image_mean" not in held:
         return {}
     cut = held.get("crop_size") if held.get("do_center_crop") else None
@@ -141,7 +121,7 @@ def _side(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _timm_prepared(held: Any) -> dict[str, Any]:
+def _from_timm(held: Any) -> dict[str, Any]:
     if not isinstance(held, dict) or "mean" not in held:
         return {}
     how = held.get("interpolation", "bicubic")

@@ -26,7 +26,7 @@ Probability = Literal["softmax", "sigmoid"]  # of one class among all, or of eac
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """What the model put out for the probe images when it was saved."""
+    """The outputs of the model for the probe images when it was saved."""
 
     outputs: dict[str, np.ndarray]  # "pooled" and "logits", each (images, values)
     tolerance: float  # of the largest difference, relative to the largest output
@@ -49,7 +49,7 @@ def to_text(header: Header) -> str:
     family = next(name for name, kind in FAMILIES.items() if type(header.config) is kind)
     probes = None
     if header.probes is not None:
-        outputs = {k: {"shape": v.shape, "data": _packed(v)} for k, v in header.probes.outputs.items()}
+        outputs = {k: {"shape": v.shape, "data": _encode(v)} for k, v in header.probes.outputs.items()}
         probes = {"outputs": outputs, "tolerance": header.probes.tolerance}
     about: dict[str, Any] = {
         "version": VERSION,
@@ -68,27 +68,27 @@ def from_text(text: str) -> Header:
         held = json.loads(text)
         if held["version"] != VERSION:
             raise WeightsError(f"The file was written by a newer Sightline (header version {held['version']!r}).")
-        config: Any = typed(FAMILIES[held["family"]], held["config"])
-        image = typed(ImageSpec, held["image"])
+        config: Any = from_json(FAMILIES[held["family"]], held["config"])
+        image = from_json(ImageSpec, held["image"])
         classes = held["classes"]
         if classes is not None and not (isinstance(classes, list) and all(isinstance(c, str) for c in classes)):
-            raise WeightsError("The header's class names are not a list of words.")
+            raise WeightsError("The header's class names are not a list of strings.")
         if held["layout"] not in ("sightline", "other"):
             raise WeightsError(f"The header names an unknown layout {held['layout']!r}.")
-        probes = None if held["probes"] is None else _probes(held["probes"])
-        probability = _fitting(held.get("probability", "softmax"), Probability, "probability")
+        probes = None if held["probes"] is None else _decode_probes(held["probes"])
+        probability = _checked(held.get("probability", "softmax"), Probability, "probability")
     except WeightsError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise WeightsError(f"The Sightline header of the file is damaged: {error}.") from error
-    _plausible(config, image, classes)
+    _check_plausible(config, image, classes)
     names = None if classes is None else tuple(classes)
     return Header(
         config=config, image=image, classes=names, probes=probes, layout=held["layout"], probability=probability
     )
 
 
-def _plausible(config: Any, image: ImageSpec, classes: list[str] | None) -> None:
+def _check_plausible(config: Any, image: ImageSpec, classes: list[str] | None) -> None:
     if max(*config.size, *image.size) > LARGEST or min(image.size) < 1:
         raise WeightsError(f"The header asks for images of {config.size} pixels: damaged.")
     if (
@@ -101,11 +101,11 @@ def _plausible(config: Any, image: ImageSpec, classes: list[str] | None) -> None
         raise WeightsError(f"The header names {len(classes)} classes, its configuration {config.classes}: damaged.")
 
 
-def _packed(array: np.ndarray) -> str:
+def _encode(array: np.ndarray) -> str:
     return base64.b64encode(array.astype("<f8" if array.dtype == np.float64 else "<f4").tobytes()).decode()
 
 
-def _probes(held: dict[str, Any]) -> Probes:
+def _decode_probes(held: dict[str, Any]) -> Probes:
     outputs = {}
     for name in ("pooled", "logits"):
         if name not in held["outputs"]:
@@ -126,24 +126,24 @@ def _probes(held: dict[str, Any]) -> Probes:
     return Probes(outputs=outputs, tolerance=tolerance)
 
 
-def typed(kind: type[T], values: dict[str, Any]) -> T:
+def from_json(kind: type[T], values: dict[str, Any]) -> T:
     """A dataclass from plain JSON, each field checked against its annotation."""
     hints = typing.get_type_hints(kind)
     ready = {}
     for name, value in values.items():
         if name not in hints:
             raise WeightsError(f"{kind.__name__} has no field {name!r}: the file is newer than this Sightline.")
-        ready[name] = _fitting(value, hints[name], f"{kind.__name__}.{name}")
+        ready[name] = _checked(value, hints[name], f"{kind.__name__}.{name}")
     return kind(**ready)
 
 
-def _fitting(value: Any, hint: Any, name: str) -> Any:
-    """The value as its annotation wants it, or WeightsError."""
+def _checked(value: Any, hint: Any, name: str) -> Any:
+    """The value in the type of its annotation, or WeightsError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for one in args:
             try:
-                return _fitting(value, one, name)
+                return _checked(value, one, name)
             except WeightsError:
                 continue
     elif origin is typing.Literal:
@@ -151,9 +151,9 @@ def _fitting(value: Any, hint: Any, name: str) -> Any:
             return value
     elif origin is tuple:
         if isinstance(value, list | tuple) and ((len(args) == 2 and args[1] is ...) or len(args) == len(value)):
-            return tuple(_fitting(v, args[0] if args[-1] is ... else args[i], name) for i, v in enumerate(value))
+            return tuple(_checked(v, args[0] if args[-1] is ... else args[i], name) for i, v in enumerate(value))
     elif isinstance(value, dict):
-        return typed(hint, value) if hasattr(hint, "__dataclass_fields__") else _refuse(value, name)
+        return from_json(hint, value) if hasattr(hint, "__dataclass_fields__") else _refuse(value, name)
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     elif type(value) is hint:

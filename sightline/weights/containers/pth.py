@@ -1,44 +1,29 @@
 """Files of torch.save, through weights_only loading and nothing else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sightline.spec import atomic
+from sightline.weights.containers.source import StateDictSource
 from sightline.weights.report import WeightsError
 
 # Where training scripts put the weights in their checkpoint, in the order in which they themselves evaluate them
 CONTAINERS = ("model", "state_dict_ema", "state_dict", "teacher", "module", "model_ema")
 
 
-@dataclass
-class PthSource:
-    """A state dict inside a torch file, mapped into memory and copied tensor by tensor."""
-
-    path: Path
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    header: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        loaded = _loaded(self.path)
-        self._tensors = _inner(loaded, self.path)
-        several = [k for k in CONTAINERS if isinstance(loaded.get(k), Mapping)]
-        if len(several) > 1:
-            self.notes = (f"The file holds weights under {', '.join(several)}; {several[0]} was taken.",)
-        self.shapes = {k: tuple(v.shape) for k, v in self._tensors.items()}
-        self.dtypes = {k: v.dtype for k, v in self._tensors.items()}
-
-    def read(self, key: str, layer: int | None = None) -> Tensor:
-        tensor = self._tensors[key].detach()
-        return (tensor if layer is None else tensor[layer]).clone(memory_format=torch.contiguous_format)
+def open_pth(path: Path) -> StateDictSource:
+    """The state dict inside a torch file, mapped into memory and copied tensor by tensor."""
+    checkpoint = _unpickle_weights(path)
+    several = [k for k in CONTAINERS if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get(k), Mapping)]
+    notes = (f"The file holds weights under {', '.join(several)}; {several[0]} was taken.",) if len(several) > 1 else ()
+    return StateDictSource(_state_dict(checkpoint, path), notes=notes)
 
 
-def _loaded(path: Path) -> Any:
+def _unpickle_weights(path: Path) -> Any:
     """Whatever torch's restricted unpickler lets through. It fails in many ways on damaged files, all of them here."""
     with path.open("rb") as file:
         mapped = file.read(2) == b"PK"
@@ -54,17 +39,23 @@ def _loaded(path: Path) -> Any:
         ) from error
 
 
-def _inner(loaded: Any, path: Path) -> dict[str, Tensor]:
+def _state_dict(checkpoint: Any, path: Path) -> dict[str, Tensor]:
     """The state dict in a checkpoint."""
-    while isinstance(loaded, Mapping):
-        if loaded and all(isinstance(v, Tensor) for v in loaded.values()):
-            if not all(isinstance(k, str) for k in loaded):
+    while isinstance(checkpoint, Mapping):
+        if checkpoint and all(isinstance(v, Tensor) for v in checkpoint.values()):
+            if not all(isinstance(k, str) for k in checkpoint):
                 break
-            if any(v.layout != torch.strided or v.is_quantized or v.is_meta for v in loaded.values()):
+            if any(v.layout != torch.strided or v.is_quantized or v.is_meta for v in checkpoint.values()):
                 raise WeightsError(f"{path} holds sparse, quantized or empty tensors; expected plain ones.")
-            return dict(loaded)
-        inside = next((loaded[k] for k in CONTAINERS if isinstance(loaded.get(k), Mapping)), None)
+            return dict(checkpoint)
+        inside = next((checkpoint[k] for k in CONTAINERS if isinstance(checkpoint.get(k), Mapping)), None)
         if inside is None:
             break
-        loaded = inside
+        checkpoint = inside
     raise WeightsError(f"{path} holds no state dict: expected a dict of tensors, or one under {', '.join(CONTAINERS)}.")
+
+
+def write_pth(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """A plain dict of tensors, as `torch.save` does it, in one piece."""
+    with atomic(path) as partial:
+        torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)

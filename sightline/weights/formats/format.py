@@ -1,4 +1,4 @@
-"""What a format is: how to know it, read its model off its shapes, and map its keys in both directions."""
+"""What a format is: how to recognize it, guess its configuration, and map its keys in both directions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
-from sightline.weights.formats.guess import Guess
 from sightline.weights.formats.key_table import KeyRule, Shapes
+from sightline.weights.formats.shapes import Guess
 
-Hints = Mapping[str, Any]  # what shapes cannot say and someone else did: heads, size
-UNSEEN: Shapes = {}  # rows(config, UNSEEN) are the keys that we write
+Hints = Mapping[str, Any]  # from the user or files beside the weights, for what shapes cannot tell: heads, size
+NO_FILE: Shapes = {}  # key_rules(config, NO_FILE) are the keys that we write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +20,15 @@ class Format:
 
     name: str
     target: str
-    knows: Callable[[Shapes], bool]
-    guess: Callable[[Shapes, Hints], Guess]
-    rows: Callable[[Config, Shapes], list[KeyRule]]
-    refuses: Callable[[Config], str | None]  # why a model does not fit into this format; None: it does
-    native: Callable[[Config], Mapping[str, Any]]  # numeric switches of whoever computes with this format
-    spare: tuple[tuple[str, str], ...] = ()  # patterns of keys that may be left over, and why
+    recognizes: Callable[[Shapes], bool]
+    guess_config: Callable[[Shapes, Hints], Guess]
+    key_rules: Callable[[Config, Shapes], list[KeyRule]]
+    unsupported: Callable[[Config], str | None]  # why the format cannot hold a model; None if it can
+    defaults: Callable[[Config], Mapping[str, Any]]  # numeric switches of the library that reads this format
+    ignored: tuple[tuple[str, str], ...] = ()  # patterns of keys that a model does not need, each with the reason
 
 
-def encoder(config: Config) -> ViTConfig | None:
+def vit_config(config: Config) -> ViTConfig | None:
     """The transformer in a configuration, if there is one."""
     match config:
         case HybridConfig():
@@ -38,8 +38,8 @@ def encoder(config: Config) -> ViTConfig | None:
     return None
 
 
-def plain_trunk(c: ViTConfig, who: str) -> str | None:
-    """Why the trunk is more than a plain pre-norm ViT with learned positions at the stem; None: it is one."""
+def not_plain(c: ViTConfig, who: str) -> str | None:
+    """Why the encoder is not a plain pre-norm ViT with learned positions at the stem; None if it is one."""
     if c.position_at != "stem" or c.position != "1d":
         where = "" if c.position_at == "stem" else f" at {c.position_at} block"
         return f"{who} has one learned position table at the stem, not position={c.position!r}{where}"
@@ -58,6 +58,6 @@ def value_of(config: Config, path: str) -> Any:
     return found
 
 
-def differing(config: Config, native: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Numeric switches that whoever reads the format sets otherwise: path -> (ours, theirs)."""
-    return {k: (value_of(config, k), v) for k, v in native.items() if value_of(config, k) != v}
+def differences(config: Config, defaults: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Numeric switches that differ from a library's defaults: path -> (ours, theirs)."""
+    return {k: (value_of(config, k), v) for k, v in defaults.items() if value_of(config, k) != v}

@@ -1,6 +1,6 @@
 """Google's .npz keys for ViT and hybrid, every generation: released, linen, big_vision.
 
-Prefixes (`params/`, `opt/target/`) and scan-stacked blocks are undone before (sightline.weights.formats.wrappers).
+Prefixes (`params/`, `opt/target/`) and scan-stacked blocks are removed before (sightline.weights.formats.normalize).
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,7 @@ from typing import Any
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
-from sightline.weights.formats.format import Format, Hints, encoder, plain_trunk
-from sightline.weights.formats.guess import Guess, count, guess_grid, need, table_rows
+from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
 from sightline.weights.formats.key_table import (
     CONV,
     DENSE,
@@ -18,41 +17,59 @@ from sightline.weights.formats.key_table import (
     SAME,
     KeyRule,
     Shapes,
+    concatenated,
     into_heads,
-    joined,
+    layer_rules,
     out_of_heads,
-    pairs,
     per_head,
 )
-from sightline.weights.formats.units import guess_hybrid, unit_rows
+from sightline.weights.formats.resnet import ResNetNames, backbone_rules, guess_backbone
+from sightline.weights.formats.shapes import (
+    Guess,
+    count_layers,
+    guess_grid,
+    position_table_rows,
+    required_shape,
+)
 
 BLOCK = "Transformer/encoderblock_{}/"
 POSITIONS = ("Transformer/posembed_input/pos_embedding", "pos_embedding")
 KERNEL, SCALE = ("/kernel", "/bias"), ("/scale", "/bias")
+BACKBONE = ResNetNames(
+    root="conv_root/kernel",
+    unit="block{s}/unit{u}/",
+    pattern=r"block(\d+)/unit(\d+)/",
+    conv=("conv1/kernel", "conv2/kernel", "conv3/kernel"),
+    norm=("gn1", "gn2", "gn3"),
+    shortcut="conv_proj/kernel",
+    norm_names=SCALE,
+    first=1,
+    kernel=CONV,
+)
 
 
-def knows(shapes: Shapes) -> bool:
+def recognizes(shapes: Shapes) -> bool:
     return "embedding/kernel" in shapes and any(k.startswith("Transformer/") for k in shapes)
 
 
-def guess(shapes: Shapes, hints: Hints) -> Guess:
-    p, q, channels, width = need(shapes, "embedding/kernel", 4)
-    trunk = [k for k in shapes if k.startswith("Transformer/")]
-    query = next((k for k in trunk if k.endswith("/query/kernel")), "query/kernel")
-    mlp = next((k for k in trunk if k.endswith("/Dense_0/kernel")), "Dense_0/kernel")
+def guess_config(shapes: Shapes, hints: Hints) -> Guess:
+    p, q, channels, width = required_shape(shapes, "embedding/kernel", 4)
+    encoder = [k for k in shapes if k.startswith("Transformer/")]
+    query = next((k for k in encoder if k.endswith("/query/kernel")), "query/kernel")
+    mlp = next((k for k in encoder if k.endswith("/Dense_0/kernel")), "Dense_0/kernel")
     token = "cls" in shapes
-    hybrid = guess_hybrid(shapes, "conv_root/kernel", r"block(\d+)/unit(\d+)/", channels)
+    hybrid = guess_backbone(shapes, BACKBONE, channels)
     stride = hybrid.stride if hybrid else 1
     cell = (p * stride, q * stride)
     fields, warnings = _positions(shapes, hints, cell=cell, token=token)
     vit = ViTConfig(
         width=width,
-        depth=count(shapes, r"Transformer/encoderblock_(\d+)/"),
-        heads=need(shapes, query, 3)[1],
-        mlp_width=need(shapes, mlp, 2)[1],
+        depth=count_layers(shapes, r"Transformer/encoderblock_(\d+)/"),
+        heads=required_shape(shapes, query, 3)[1],
+        mlp_width=required_shape(shapes, mlp, 2)[1],
         patch=cell,
         channels=hybrid.channels if hybrid else channels,
-        classes=need(shapes, "head/kernel", 2)[1] if "head/kernel" in shapes else 0,
+        classes=required_shape(shapes, "head/kernel", 2)[1] if "head/kernel" in shapes else 0,
         pool="map" if "MAPHead_0/probe" in shapes else "cls" if token else "gap",
         class_token=token,
         head="mlp" if "pre_logits/kernel" in shapes else "linear",
@@ -72,32 +89,32 @@ def _positions(shapes: Shapes, hints: Hints, *, cell: tuple[int, int], token: bo
         size = size or tuple(max(1, round(224 / p)) * p for p in cell)
         note = f"The file has no position table: sine waves (sincos2d) for {size} are assumed; give size= to change."
         return {"position": "sincos", "size": size}, [note]
-    rows, grid = guess_grid(table_rows(shapes, key), (1, 0) if token else (0,), size, cell)
+    rows, grid = guess_grid(position_table_rows(shapes, key), (1, 0) if token else (0,), size, cell)
     return {"position_rows": rows, "size": (grid[0] * cell[0], grid[1] * cell[1])}, []
 
 
-def native(config: Config) -> Mapping[str, Any]:
-    """The papers' JAX code: our defaults."""
+def defaults(config: Config) -> Mapping[str, Any]:
+    """Of the papers' JAX code, which are also ours."""
     if isinstance(config, HybridConfig):
         own = {"norm_eps": 1e-6, "standardize_eps": 1e-5, "standardize_eps_on": "deviation"}
         return {"vit.gelu": "tanh", "vit.norm_eps": 1e-6, **own}
     return {"gelu": "tanh", "norm_eps": 1e-6}
 
 
-def refuses(config: Config) -> str | None:
-    c = encoder(config)
+def unsupported(config: Config) -> str | None:
+    c = vit_config(config)
     if c is None:
         return "this layout is for ViT and hybrid"
     if c.position == "sincos" and c.position_at == "stem" and not isinstance(config, HybridConfig):
         c = ViTConfig(**{**vars(c), "position": "1d", "position_rows": 0})
-    if reason := plain_trunk(c, "the JAX ViT"):
+    if reason := not_plain(c, "the JAX ViT"):
         return reason
     for bad, what in (
         (c.distill_token, "distillation token"),
         (c.registers, "registers"),
         (c.layer_scale is not None, "LayerScale"),
         (not c.qkv_bias, "attention without biases"),
-        (c.final_norm == "pooled", "norm behind the pooling"),
+        (c.final_norm == "pooled", "norm after the pooling"),
         (c.pool != "cls" and c.class_token, "class token beside another pooling"),
         (isinstance(config, HybridConfig) and _modern(c), "hybrid in big_vision's layout"),
     ):
@@ -111,46 +128,48 @@ def _modern(c: ViTConfig) -> bool:
     return c.pool == "map" or c.position == "sincos" or (bool(c.class_token) and c.position_rows == 0)
 
 
-def rows(config: Config, shapes: Shapes) -> list[KeyRule]:
-    c = encoder(config)
+def key_rules(config: Config, shapes: Shapes) -> list[KeyRule]:
+    c = vit_config(config)
     assert c is not None
     at = "params/" if not shapes and _modern(c) else ""
     linen = any("MultiHeadDotProductAttention_0" in k for k in shapes) if shapes else _modern(c)
     table = next((k for k in POSITIONS if k in shapes), POSITIONS[linen])
-    out: list[KeyRule] = list(pairs("embed.proj", "embedding", CONV, names=KERNEL))
+    out: list[KeyRule] = list(layer_rules("embed.proj", "embedding", CONV, names=KERNEL))
     if c.class_token:
         out.append(KeyRule("prefix", ("cls",), LEADING))
     if c.position == "1d":
         out.append(KeyRule("positions.0.table", (table,), LEADING))
     for i in range(c.depth):
         out += _block(f"blocks.{i}.", BLOCK.format(i), c, linen=linen)
-    out += pairs("norm", "Transformer/encoder_norm", names=SCALE)
+    out += layer_rules("norm", "Transformer/encoder_norm", names=SCALE)
     if c.pool == "map":
         out += _map_pool("MAPHead_0/", c)
     if c.head == "mlp":
-        out += pairs("pre_logits", "pre_logits", DENSE, names=KERNEL)
+        out += layer_rules("pre_logits", "pre_logits", DENSE, names=KERNEL)
     if c.classes:
-        out += pairs("head", "head", DENSE, names=KERNEL)
+        out += layer_rules("head", "head", DENSE, names=KERNEL)
     if isinstance(config, HybridConfig):
-        out += _backbone(config)
-    return [KeyRule(r.ours, tuple(at + k for k in r.theirs), r.way) for r in out]
+        out += backbone_rules(BACKBONE, config.units, root_norm="gn_root", shortcut_norm="gn_proj")
+    return [KeyRule(r.ours, tuple(at + k for k in r.theirs), r.tensor_map) for r in out]
 
 
 def _block(ours: str, at: str, c: ViTConfig, *, linen: bool) -> Iterator[KeyRule]:
     attention, mlp, second = (0, 0, 1) if linen else (1, 3, 2)
-    yield from pairs(ours + "norm1", f"{at}LayerNorm_0", names=SCALE)
+    yield from layer_rules(ours + "norm1", f"{at}LayerNorm_0", names=SCALE)
     yield from _attention(ours + "attn.", f"{at}MultiHeadDotProductAttention_{attention}/", c)
-    yield from pairs(ours + "norm2", f"{at}LayerNorm_{second}", names=SCALE)
+    yield from layer_rules(ours + "norm2", f"{at}LayerNorm_{second}", names=SCALE)
     for n, name in enumerate(("fc1", "fc2")):
-        yield from pairs(ours + f"mlp.{name}", f"{at}MlpBlock_{mlp}/Dense_{n}", DENSE, names=KERNEL)
+        yield from layer_rules(ours + f"mlp.{name}", f"{at}MlpBlock_{mlp}/Dense_{n}", DENSE, names=KERNEL)
 
 
 def _attention(ours: str, at: str, c: ViTConfig) -> Iterator[KeyRule]:
     three = ("query", "key", "value")
     w, h = c.width, c.heads
-    yield KeyRule(ours + "qkv.weight", tuple(f"{at}{n}/kernel" for n in three), joined(w, w, w, each=into_heads(w, h)))
-    yield KeyRule(ours + "qkv.bias", tuple(f"{at}{n}/bias" for n in three), joined(w, w, w, each=per_head(w, h)))
-    yield from pairs(ours + "out", f"{at}out", out_of_heads(w, h), names=KERNEL)
+    yield KeyRule(
+        ours + "qkv.weight", tuple(f"{at}{n}/kernel" for n in three), concatenated(w, w, w, each=into_heads(w, h))
+    )
+    yield KeyRule(ours + "qkv.bias", tuple(f"{at}{n}/bias" for n in three), concatenated(w, w, w, each=per_head(w, h)))
+    yield from layer_rules(ours + "out", f"{at}out", out_of_heads(w, h), names=KERNEL)
 
 
 def _map_pool(at: str, c: ViTConfig) -> Iterator[KeyRule]:
@@ -160,34 +179,23 @@ def _map_pool(at: str, c: ViTConfig) -> Iterator[KeyRule]:
     yield KeyRule("pool.query.bias", (f"{inner}query/bias",), per_head(w, h))
     two = ("key", "value")
     yield KeyRule(
-        "pool.key_value.weight", tuple(f"{inner}{n}/kernel" for n in two), joined(w, w, each=into_heads(w, h))
+        "pool.key_value.weight", tuple(f"{inner}{n}/kernel" for n in two), concatenated(w, w, each=into_heads(w, h))
     )
-    yield KeyRule("pool.key_value.bias", tuple(f"{inner}{n}/bias" for n in two), joined(w, w, each=per_head(w, h)))
-    yield from pairs("pool.out", f"{inner}out", out_of_heads(w, h), names=KERNEL)
-    yield from pairs("pool.norm", f"{at}LayerNorm_0", names=SCALE)
+    yield KeyRule(
+        "pool.key_value.bias", tuple(f"{inner}{n}/bias" for n in two), concatenated(w, w, each=per_head(w, h))
+    )
+    yield from layer_rules("pool.out", f"{inner}out", out_of_heads(w, h), names=KERNEL)
+    yield from layer_rules("pool.norm", f"{at}LayerNorm_0", names=SCALE)
     for n, name in enumerate(("fc1", "fc2")):
-        yield from pairs(f"pool.mlp.{name}", f"{at}MlpBlock_0/Dense_{n}", DENSE, names=KERNEL)
-
-
-def _backbone(config: HybridConfig) -> Iterator[KeyRule]:
-    yield KeyRule("backbone.root.weight", ("conv_root/kernel",), CONV)
-    yield from pairs("backbone.root_norm.norm", "gn_root", names=SCALE)
-    for ours, stage, unit, first in unit_rows(config.units, "backbone."):
-        at = f"block{stage + 1}/unit{unit + 1}/"
-        for n in (1, 2, 3):
-            yield KeyRule(f"{ours}conv{n}.weight", (f"{at}conv{n}/kernel",), CONV)
-            yield from pairs(f"{ours}norm{n}.norm", f"{at}gn{n}", names=SCALE)
-        if first:
-            yield KeyRule(f"{ours}shortcut.weight", (f"{at}conv_proj/kernel",), CONV)
-            yield from pairs(f"{ours}shortcut_norm.norm", f"{at}gn_proj", names=SCALE)
+        yield from layer_rules(f"pool.mlp.{name}", f"{at}MlpBlock_0/Dense_{n}", DENSE, names=KERNEL)
 
 
 GOOGLE = Format(
     name="google",
     target="npz",
-    knows=knows,
-    guess=guess,
-    rows=rows,
-    refuses=refuses,
-    native=native,
+    recognizes=recognizes,
+    guess_config=guess_config,
+    key_rules=key_rules,
+    unsupported=unsupported,
+    defaults=defaults,
 )

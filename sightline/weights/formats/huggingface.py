@@ -1,18 +1,25 @@
 """Keys of Hugging Face transformers for ViT, DeiT and DINOv2, version 4 (the files on the hub) and version 5."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sightline.models import checks
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import UNSEEN, Format, Hints, plain_trunk
-from sightline.weights.formats.guess import Guess, count, guess_grid, guess_heads, need, table_rows
-from sightline.weights.formats.key_table import LEADING, SAME, KeyRule, Shapes, joined, pairs
+from sightline.weights.formats.format import NO_FILE, Format, Hints, not_plain
+from sightline.weights.formats.key_table import (
+    LEADING,
+    BlockNames,
+    KeyRule,
+    Shapes,
+    block_rules,
+    layer_rules,
+    prefix_rule,
+)
+from sightline.weights.formats.shapes import Guess, SizeKeys, count_classes, guess_sizes, required_shape
 from sightline.weights.report import WeightsError
 
 PATCHES = "embeddings.patch_embeddings.projection."
@@ -22,37 +29,53 @@ POOLER = "pooler.dense."
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one file spells it: version 4 or 5, DINOv2's names or ViT's, with or without the model's name in front."""
+    """The names of one file: version 4 or 5, DINOv2's or ViT's, with or without the model's name in front."""
 
     at: str  # "vit.", "deit.", "" ...
     blocks: str  # "encoder.layer." or "layers."
-    fused_names: bool  # version 5: q_proj ... o_proj
-    dino: bool  # norm1, mlp.fc1 and layer_scale1 instead of layernorm_before, intermediate.dense
+    block: BlockNames
+    dino: bool
     head: str  # "classifier." or "cls_classifier."
     end: str  # in front of the last norm and the pooler: as `at`, or nothing in early conversions
 
 
-def knows(shapes: Shapes) -> bool:
+def _block_names(*, version: int, dino: bool) -> BlockNames:
+    three = ("query", "key", "value")
+    old, plain = version == 4, not dino
+    return BlockNames(
+        norm1="layernorm_before." if plain else "norm1.",
+        qkv=tuple(f"attention.attention.{n}." if old else f"attention.{n[0]}_proj." for n in three),
+        out="attention.output.dense." if old else "attention.o_proj.",
+        norm2="layernorm_after." if plain else "norm2.",
+        fc1="intermediate.dense." if old and plain else "mlp.fc1.",
+        fc2="output.dense." if old and plain else "mlp.fc2.",
+        scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    )
+
+
+def recognizes(shapes: Shapes) -> bool:
     return any(k.endswith(PATCHES + "weight") and "backbone" not in k for k in shapes)
 
 
-def _listen(shapes: Shapes) -> Dialect:
+def _dialect_of(shapes: Shapes) -> Dialect:
     """The dialect of a file."""
     at = next(k for k in shapes if k.endswith(PATCHES + "weight")).removesuffix(PATCHES + "weight")
     blocks = "encoder.layer." if any(k.startswith(at + "encoder.layer.") for k in shapes) else "layers."
     first = f"{at}{blocks}0."
+    version, dino = 5 if f"{first}attention.q_proj.weight" in shapes else 4, f"{first}norm1.weight" in shapes
     head = "cls_classifier." if "cls_classifier.weight" in shapes else "classifier."
     end = at if at + "layernorm.weight" in shapes else ""
-    return Dialect(at, blocks, f"{first}attention.q_proj.weight" in shapes, f"{first}norm1.weight" in shapes, head, end)
+    return Dialect(at, blocks, _block_names(version=version, dino=dino), dino, head, end)
 
 
-def _choose(c: ViTConfig, version: int) -> Dialect:
-    """The dialect that we write: the family of transformers that has what the model has."""
+def _dialect_for(c: ViTConfig, version: int) -> Dialect:
+    """The dialect that we write: of the family of transformers that has what the model has."""
     name = family(c)
     dino = name.startswith("dinov2")
     at = "" if not c.classes else name + "."
     blocks = "encoder.layer." if dino or version == 4 else "layers."
-    return Dialect(at, blocks, version == 5, dino, "cls_classifier." if c.distill_token else "classifier.", at)
+    head = "cls_classifier." if c.distill_token else "classifier."
+    return Dialect(at, blocks, _block_names(version=version, dino=dino), dino, head, at)
 
 
 def family(c: ViTConfig) -> str:
@@ -62,44 +85,36 @@ def family(c: ViTConfig) -> str:
     return "deit" if c.distill_token else "vit"
 
 
-def guess(shapes: Shapes, hints: Hints) -> Guess:
-    d = _listen(shapes)
-    emb = d.at + "embeddings."
-    width, channels, p, q = need(shapes, d.at + PATCHES + "weight", 4)
-    depth = count(shapes, re.escape(d.at + d.blocks) + r"(\d+)\.")
-    first = f"{d.at}{d.blocks}0."
-    distill = emb + "distillation_token" in shapes
-    _refuse_unlike(shapes, d, 2 * width, distill=distill)
-    mlp_width = need(shapes, _mlp(d, first)[0] + "weight", 2)[0]
-    heads, warnings = guess_heads(width, depth, mlp_width, hints.get("heads"))
-    rows, grid = guess_grid(table_rows(shapes, emb + "position_embeddings"), (1 + distill,), hints.get("size"), (p, q))
-    classes = need(shapes, d.head + "weight", 2)[0] if d.head + "weight" in shapes else 0
+def guess_config(shapes: Shapes, hints: Hints) -> Guess:
+    d = _dialect_of(shapes)
+    embeddings, first = d.at + "embeddings.", f"{d.at}{d.blocks}0."
+    distill, registers = embeddings + "distillation_token" in shapes, embeddings + "register_tokens"
+    _refuse_unlike(shapes, d, distill=distill)
+    blocks = re.escape(d.at + d.blocks) + r"(\d+)\."
+    keys = SizeKeys(
+        d.at + PATCHES + "weight", blocks, first + d.block.fc1 + "weight", embeddings + "position_embeddings"
+    )
+    fields, warnings = guess_sizes(shapes, keys, hints, owners=(1 + distill,))
     config = ViTConfig(
-        width=width,
-        depth=depth,
-        heads=heads,
-        mlp_width=mlp_width,
-        patch=(p, q),
-        size=(grid[0] * p, grid[1] * q),
-        channels=channels,
-        classes=classes,
+        **fields,
+        classes=count_classes(shapes, d.head + "weight"),
         distill_token=distill,
-        registers=need(shapes, emb + "register_tokens", 3)[1] if emb + "register_tokens" in shapes else 0,
-        position_rows=rows,
+        registers=required_shape(shapes, registers, 3)[1] if registers in shapes else 0,
         head="mlp" if d.end + POOLER + "weight" in shapes and not distill else "linear",
         gelu=hints.get("gelu", "erf"),
         norm_eps=hints.get("norm_eps", 1e-6 if d.dino else 1e-12),
-        qkv_bias=_attention(d, first)[0] + "bias" in shapes,
-        layer_scale=1.0 if f"{first}layer_scale1.lambda1" in shapes else None,
+        qkv_bias=first + d.block.qkv[0] + "bias" in shapes,
+        layer_scale=1.0 if first + d.block.scales[0] in shapes else None,
     )
-    size = checks.pair(config.size)
-    image = ImageSpec.imagenet(size, channels=channels) if distill or d.dino else config.image
+    image = config.image
+    if distill or d.dino:
+        image = ImageSpec.imagenet(image.size, channels=config.channels)
     return Guess(config=config, image=image, warnings=tuple(warnings))
 
 
-def _refuse_unlike(shapes: Shapes, d: Dialect, double: int, *, distill: bool) -> None:
+def _refuse_unlike(shapes: Shapes, d: Dialect, *, distill: bool) -> None:
     """Models of transformers that share the names and not the computation."""
-    head = shapes.get(d.head + "weight", ())
+    head, double = shapes.get(d.head + "weight", ()), 2 * required_shape(shapes, d.at + PATCHES + "weight", 4)[0]
     for unlike, what in (
         (d.dino and f"{d.at}{d.blocks}0.mlp.fc1.weight" not in shapes, "gated MLPs (SwiGLU, as DINOv2 giant)"),
         (len(head) == 2 and head[1] == double, "a head on class token and patch mean side by side (DINOv2's)"),
@@ -110,21 +125,21 @@ def _refuse_unlike(shapes: Shapes, d: Dialect, double: int, *, distill: bool) ->
     ):
         if unlike:
             raise WeightsError(
-                f"The file has {what}, which Sightline's ViT has not: wrap the live model with sl.adopt."
+                f"The file has {what}, which Sightline's ViT does not have: wrap the live model with sl.adopt."
             )
 
 
-def native(config: Config) -> Mapping[str, Any]:
-    """What transformers assumes where no config.json says otherwise."""
+def defaults(config: Config) -> Mapping[str, Any]:
+    """What transformers assumes where there is no config.json."""
     dino = isinstance(config, ViTConfig) and family(config).startswith("dinov2")
     return {"gelu": "erf", "norm_eps": 1e-6 if dino else 1e-12}
 
 
-def refuses(config: Config) -> str | None:
+def unsupported(config: Config) -> str | None:
     if not isinstance(config, ViTConfig):
         return "transformers 5 has no hybrid" if isinstance(config, HybridConfig) else "this layout is for ViT"
     c = config
-    if reason := plain_trunk(c, "transformers' ViT"):
+    if reason := not_plain(c, "transformers' ViT"):
         return reason
     for bad, what in (
         (c.pool != "cls", "a class token for every ViT, so no other pooling"),
@@ -141,72 +156,44 @@ def refuses(config: Config) -> str | None:
     return None
 
 
-def rows(config: Config, shapes: Shapes = UNSEEN, version: int = 4) -> list[KeyRule]:
+def key_rules(config: Config, shapes: Shapes = NO_FILE, version: int = 4) -> list[KeyRule]:
     assert isinstance(config, ViTConfig)
-    c, d = config, _listen(shapes) if shapes else _choose(config, version)
-    emb = d.at + "embeddings."
+    c, d = config, _dialect_of(shapes) if shapes else _dialect_for(config, version)
+    at = d.at + "embeddings."
     tokens = [("cls_token", 1), ("distillation_token", int(c.distill_token)), ("register_tokens", c.registers)]
-    present = [(emb + key, n) for key, n in tokens if n]
     out = [
-        *pairs("embed.proj", d.at + PATCHES),
-        KeyRule("prefix", tuple(k for k, _ in present), joined(*(n for _, n in present), each=LEADING)),
-        KeyRule("positions.0.table", (emb + "position_embeddings",), LEADING),
-        *(row for i in range(c.depth) for row in _block(f"blocks.{i}.", f"{d.at}{d.blocks}{i}.", d, c)),
-        *pairs("norm", d.end + "layernorm."),
+        *layer_rules("embed.proj", d.at + PATCHES),
+        *prefix_rule([(at + key, n) for key, n in tokens]),
+        KeyRule("positions.0.table", (at + "position_embeddings",), LEADING),
+        *(r for i in range(c.depth) for r in block_rules(f"blocks.{i}.", f"{d.at}{d.blocks}{i}.", d.block, c)),
+        *layer_rules("norm", d.end + "layernorm."),
     ]
     if c.head == "mlp":
-        out += pairs("pre_logits", d.end + POOLER)
+        out += layer_rules("pre_logits", d.end + POOLER)
     if c.classes:
-        out += pairs("head", d.head)
+        out += layer_rules("head", d.head)
         if c.distill_token:
-            out += pairs("head_distill", "distillation_classifier.")
+            out += layer_rules("head_distill", "distillation_classifier.")
     return out
 
 
-def _attention(d: Dialect, at: str) -> tuple[str, str, str, str]:
-    if d.fused_names:
-        q, k, v, o = (f"{at}attention.{letter}_proj." for letter in "qkvo")
-        return q, k, v, o
-    q, k, v = (f"{at}attention.attention.{name}." for name in ("query", "key", "value"))
-    return q, k, v, f"{at}attention.output.dense."
-
-
-def _mlp(d: Dialect, at: str) -> tuple[str, str]:
-    if d.fused_names or d.dino:
-        return f"{at}mlp.fc1.", f"{at}mlp.fc2."
-    return f"{at}intermediate.dense.", f"{at}output.dense."
-
-
-def _block(ours: str, at: str, d: Dialect, c: ViTConfig) -> Iterator[KeyRule]:
-    first, second = ("norm1.", "norm2.") if d.dino else ("layernorm_before.", "layernorm_after.")
-    *three, out = _attention(d, at)
-    split = joined(c.width, c.width, c.width)
-    yield from pairs(ours + "norm1", at + first)
-    yield KeyRule(ours + "attn.qkv.weight", tuple(k + "weight" for k in three), split)
-    if c.qkv_bias:
-        yield KeyRule(ours + "attn.qkv.bias", tuple(k + "bias" for k in three), split)
-    yield from pairs(ours + "attn.out", out)
-    yield from pairs(ours + "norm2", at + second)
-    fc1, fc2 = _mlp(d, at)
-    yield from pairs(ours + "mlp.fc1", fc1)
-    yield from pairs(ours + "mlp.fc2", fc2)
-    if c.layer_scale is not None:
-        yield KeyRule(ours + "attn_scale.gamma", (at + "layer_scale1.lambda1",), SAME)
-        yield KeyRule(ours + "mlp_scale.gamma", (at + "layer_scale2.lambda1",), SAME)
-
-
-SPARE = (
-    (r"(.*\.)?embeddings\.mask_token", "stands in for hidden patches in pre-training; no use afterwards"),
-    (r"(.*\.)?pooler\.dense\..*", "the pooler of DeiT is not part of its classifier"),
+HF = Format(
+    name="hf",
+    target="hf",
+    recognizes=recognizes,
+    guess_config=guess_config,
+    key_rules=key_rules,
+    unsupported=unsupported,
+    defaults=defaults,
+    ignored=(
+        (r"(.*\.)?embeddings\.mask_token", "stands in for hidden patches in pre-training; no use afterwards"),
+        (r"(.*\.)?pooler\.dense\..*", "the pooler of DeiT is not part of its classifier"),
+    ),
 )
-HF = Format(name="hf", target="hf", knows=knows, guess=guess, rows=rows, refuses=refuses, native=native, spare=SPARE)
-HF_V5 = Format(
+HF_V5 = replace(
+    HF,
     name="hf-v5",
     target="hf-v5",
-    knows=lambda shapes: False,  # one reader for both: it listens to the keys
-    guess=guess,
-    rows=lambda config, shapes: rows(config, shapes, version=5),
-    refuses=refuses,
-    native=native,
-    spare=SPARE,
+    recognizes=lambda shapes: False,  # HF reads both versions
+    key_rules=lambda config, shapes: key_rules(config, shapes, version=5),
 )

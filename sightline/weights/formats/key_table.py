@@ -5,16 +5,18 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sightline.models.vit import ViTConfig
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How tensors of a file become one of ours, and back. `back` undoes `there` bit by bit."""
+    """How tensors of a file become one of ours, and back. `to_theirs` undoes `to_ours` bit by bit."""
 
-    there: Callable[[Sequence[Tensor]], Tensor]
-    back: Callable[[Tensor], Sequence[Tensor]]
-    in_order: bool = False  # `there` leaves the values in the order in which they are kept: no copy is needed
+    to_ours: Callable[[Sequence[Tensor]], Tensor]
+    to_theirs: Callable[[Tensor], Sequence[Tensor]]
+    in_order: bool = False  # `to_ours` leaves the values in their order in memory: no copy is needed
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,11 @@ class KeyRule:
 
     ours: str
     theirs: tuple[str, ...]
-    way: TensorMap
+    tensor_map: TensorMap
+
+    def export(self, tensor: Tensor) -> dict[str, Tensor]:
+        """Our tensor under their keys."""
+        return dict(zip(self.theirs, self.tensor_map.to_theirs(tensor)))
 
 
 SAME = TensorMap(lambda t: t[0], lambda t: (t,), in_order=True)
@@ -34,17 +40,20 @@ ONE_BY_ONE = TensorMap(lambda t: t[0][:, :, 0, 0], lambda t: (t[:, :, None, None
 CONV_DENSE = TensorMap(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the same, in JAX's order
 
 
-def joined(*sizes: int, each: TensorMap = SAME) -> TensorMap:
+def concatenated(*sizes: int, each: TensorMap = SAME) -> TensorMap:
     """Several tensors of theirs are one of ours, along the first axis (query, key, value; class token, registers)."""
 
-    def join(tensors: Sequence[Tensor]) -> Tensor:
-        parts = [each.there([t]) for t in tensors]
+    def concatenate(tensors: Sequence[Tensor]) -> Tensor:
+        parts = [each.to_ours([t]) for t in tensors]
         whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
         for place, part in zip(whole.split(sizes), parts):
             place.copy_(part)  # transposes in blocks, which torch.cat does not
         return whole
 
-    return TensorMap(join, lambda t: tuple(each.back(part)[0] for part in t.split(sizes)), in_order=True)
+    def split(tensor: Tensor) -> Sequence[Tensor]:
+        return tuple(each.to_theirs(part)[0] for part in tensor.split(sizes))
+
+    return TensorMap(concatenate, split, in_order=True)
 
 
 def into_heads(width: int, heads: int) -> TensorMap:
@@ -62,7 +71,7 @@ def per_head(width: int, heads: int) -> TensorMap:
     return TensorMap(lambda t: t[0].reshape(width), lambda t: (t.reshape(heads, width // heads),))
 
 
-def pairs(
+def layer_rules(
     ours: str, theirs: str, weight: TensorMap = SAME, *, names: tuple[str, str] = ("weight", "bias")
 ) -> Iterator[KeyRule]:
     """Weight and bias of one layer."""
@@ -70,11 +79,36 @@ def pairs(
     yield KeyRule(f"{ours}.bias", (theirs + names[1],), SAME)
 
 
-def read(row: KeyRule, tensors: Sequence[Tensor]) -> Tensor:
-    """Their tensors as ours."""
-    return row.way.there(tensors)
+def prefix_rule(tokens: Sequence[tuple[str, int]]) -> Iterator[KeyRule]:
+    """The prefix tokens, from pairs of a key and how many tokens it holds; none where there are no tokens."""
+    if present := [(key, n) for key, n in tokens if n]:
+        each = concatenated(*(n for _, n in present), each=LEADING)
+        yield KeyRule("prefix", tuple(key for key, _ in present), each)
 
 
-def write(row: KeyRule, tensor: Tensor) -> dict[str, Tensor]:
-    """Our tensor under their keys."""
-    return dict(zip(row.theirs, row.way.back(tensor)))
+@dataclass(frozen=True)
+class BlockNames:
+    """What a PyTorch library calls the layers of an encoder block; `weight` or `bias` follows each name."""
+
+    norm1: str
+    qkv: tuple[str, ...]  # one name, or one each for query, key and value
+    out: str
+    norm2: str
+    fc1: str
+    fc2: str
+    scales: tuple[str, str] = ("", "")  # LayerScale of attention and MLP, as whole keys
+
+
+def block_rules(ours: str, theirs: str, names: BlockNames, c: ViTConfig) -> Iterator[KeyRule]:
+    """One encoder block; `ours` and `theirs` are the prefixes of its keys."""
+    qkv = SAME if len(names.qkv) == 1 else concatenated(c.width, c.width, c.width)
+    yield from layer_rules(ours + "norm1", theirs + names.norm1)
+    for part in ("weight", "bias") if c.qkv_bias else ("weight",):
+        yield KeyRule(f"{ours}attn.qkv.{part}", tuple(theirs + name + part for name in names.qkv), qkv)
+    yield from layer_rules(ours + "attn.out", theirs + names.out)
+    yield from layer_rules(ours + "norm2", theirs + names.norm2)
+    yield from layer_rules(ours + "mlp.fc1", theirs + names.fc1)
+    yield from layer_rules(ours + "mlp.fc2", theirs + names.fc2)
+    if c.layer_scale is not None:
+        for branch, name in zip(("attn", "mlp"), names.scales):
+            yield KeyRule(f"{ours}{branch}_scale.gamma", (theirs + name,), SAME)

@@ -8,89 +8,100 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import Format, Hints, encoder, plain_trunk
-from sightline.weights.formats.guess import (
+from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
+from sightline.weights.formats.key_table import (
+    LEADING,
+    SAME,
+    BlockNames,
+    KeyRule,
+    Shapes,
+    block_rules,
+    layer_rules,
+    prefix_rule,
+)
+from sightline.weights.formats.resnet import ResNetNames, backbone_rules, guess_backbone
+from sightline.weights.formats.shapes import (
     GOOGLE_21K,
     TIMM_21K,
     Guess,
-    count,
-    guess_grid,
-    guess_heads,
-    need,
-    table_rows,
+    SizeKeys,
+    count_classes,
+    guess_sizes,
+    required_shape,
 )
-from sightline.weights.formats.key_table import LEADING, SAME, KeyRule, Shapes, joined, pairs
-from sightline.weights.formats.units import guess_hybrid, unit_rows
 from sightline.weights.report import WeightsError
 
-BACKBONE = "patch_embed.backbone."
+SIZES = SizeKeys("patch_embed.proj.weight", r"blocks\.(\d+)\.", "blocks.0.mlp.fc1.weight", "pos_embed")
+BLOCK = BlockNames(
+    norm1="norm1.",
+    qkv=("attn.qkv.",),
+    out="attn.proj.",
+    norm2="norm2.",
+    fc1="mlp.fc1.",
+    fc2="mlp.fc2.",
+    scales=("ls1.gamma", "ls2.gamma"),
+)
 REGISTERS = ("reg_token", "register_tokens")  # timm; DINOv2
 PRE_LOGITS = ("pre_logits.fc.", "pre_logits.")
 
 
-def knows(shapes: Shapes) -> bool:
+def recognizes(shapes: Shapes) -> bool:
     return "patch_embed.proj.weight" in shapes and any(k.startswith("blocks.") for k in shapes)
 
 
-def guess(shapes: Shapes, hints: Hints) -> Guess:
+def guess_config(shapes: Shapes, hints: Hints) -> Guess:
     if any(k.startswith("blocks.0.mlp.w12") for k in shapes):
         raise WeightsError(
-            "The file has gated MLPs (SwiGLU, as DINOv2 giant), which Sightline's ViT has not: "
+            "The file has gated MLPs (SwiGLU, as DINOv2 giant), which Sightline's ViT does not have: "
             "build the model in its own library and wrap it with sl.adopt(model)."
         )
-    width, channels, p, q = need(shapes, "patch_embed.proj.weight", 4)
-    bare = BACKBONE + "conv.weight" in shapes
-    root = BACKBONE + ("conv.weight" if bare else "stem.conv.weight")
-    pattern = r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."
-    hybrid = guess_hybrid(shapes, root, pattern, channels, jax=False)
-    stride = hybrid.stride if hybrid else 1
-    fields, warnings = _trunk(shapes, hints, width=width, cell=(p * stride, q * stride))
+    backbone = guess_backbone(
+        shapes,
+        _backbone_names(bare=_stem(bare=True) + "conv.weight" in shapes),
+        required_shape(shapes, SIZES.patches, 4)[1],
+    )
+    token, distill = "cls_token" in shapes, "dist_token" in shapes
+    registers = next((required_shape(shapes, k, 3)[1] for k in REGISTERS if k in shapes), 0)
+    owners = tuple(dict.fromkeys((token + distill, 0, token + distill + registers)))
+    fields, warnings = guess_sizes(shapes, SIZES, hints, owners=owners, stride=backbone.stride if backbone else 1)
+    fields |= {"channels": backbone.channels} if backbone else {}
     vit = ViTConfig(
-        width=width,
-        patch=(p * stride, q * stride),
-        channels=hybrid.channels if hybrid else channels,
-        gelu="erf",
         **fields,
+        classes=count_classes(shapes, "head.weight"),
+        pool="map" if "attn_pool.latent" in shapes else "gap" if "fc_norm.weight" in shapes or not token else "cls",
+        class_token=token,
+        distill_token=distill,
+        registers=registers,
+        head="mlp" if any(k + "weight" in shapes for k in PRE_LOGITS) else "linear",
+        final_norm="pooled" if "fc_norm.weight" in shapes else "tokens",
+        gelu="erf",
+        qkv_bias="blocks.0.attn.qkv.bias" in shapes,
+        layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
     )
     config: Config = vit
-    if hybrid:
-        own: dict[str, Any] = {"units": hybrid.units, "width_factor": hybrid.width_factor}
+    if backbone:
+        own: dict[str, Any] = {"units": backbone.units, "width_factor": backbone.width_factor}
         config = HybridConfig(vit=vit, **own, norm_eps=1e-5, standardize_eps=1e-8, standardize_eps_on="variance")
     image, doubt = _image(config)
     return Guess(config=config, image=image, warnings=(*warnings, *doubt))
 
 
-def _trunk(shapes: Shapes, hints: Hints, *, width: int, cell: tuple[int, int]) -> tuple[dict[str, Any], list[str]]:
-    depth = count(shapes, r"blocks\.(\d+)\.")
-    mlp_width = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]
-    heads, warnings = guess_heads(width, depth, mlp_width, hints.get("heads"))
-    token, distill = "cls_token" in shapes, "dist_token" in shapes
-    registers = next((need(shapes, k, 3)[1] for k in REGISTERS if k in shapes), 0)
-    owners = tuple(dict.fromkeys((token + distill, 0, token + distill + registers)))
-    rows, grid = guess_grid(table_rows(shapes, "pos_embed"), owners, hints.get("size"), cell)
-    pool = "map" if "attn_pool.latent" in shapes else "gap" if "fc_norm.weight" in shapes or not token else "cls"
-    fields = {
-        "depth": depth,
-        "heads": heads,
-        "mlp_width": mlp_width,
-        "size": (grid[0] * cell[0], grid[1] * cell[1]),
-        "classes": need(shapes, "head.weight", 2)[0] if "head.weight" in shapes else 0,
-        "pool": pool,
-        "class_token": token,
-        "distill_token": distill,
-        "registers": registers,
-        "position_rows": rows,
-        "head": "mlp" if any(k + "weight" in shapes for k in PRE_LOGITS) else "linear",
-        "final_norm": "pooled" if "fc_norm.weight" in shapes else "tokens",
-        "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
-        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in shapes else None,
-    }
-    return fields, warnings
+def _stem(*, bare: bool) -> str:
+    """Prefix of the backbone's first layers; timm leaves `stem` out where the stem is all there is."""
+    return "patch_embed.backbone." if bare else "patch_embed.backbone.stem."
+
+
+def _backbone_names(*, bare: bool) -> ResNetNames:
+    return ResNetNames(
+        root=_stem(bare=bare) + "conv.weight",
+        unit="patch_embed.backbone.stages.{s}.blocks.{u}.",
+        pattern=r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.",
+    )
 
 
 def _image(config: Config) -> tuple[ImageSpec, list[str]]:
-    """Keys do not say how images were prepared; some facts give the family away, and otherwise a warning is due."""
-    c = encoder(config)
+    """Keys do not tell the preprocessing; some sizes give the family away, and otherwise there is a warning."""
+    c = vit_config(config)
     assert c is not None
     size = checks.pair(c.size)
     half = (0.5,) * c.channels
@@ -107,18 +118,18 @@ def _image(config: Config) -> tuple[ImageSpec, list[str]]:
     return deit, [doubt]
 
 
-def native(config: Config) -> Mapping[str, Any]:
+def defaults(config: Config) -> Mapping[str, Any]:
     if isinstance(config, HybridConfig):
         own = {"norm_eps": 1e-5, "standardize_eps": 1e-8, "standardize_eps_on": "variance"}
         return {"vit.gelu": "erf", "vit.norm_eps": 1e-6, **own}
     return {"gelu": "erf", "norm_eps": 1e-6}
 
 
-def refuses(config: Config) -> str | None:
-    c = encoder(config)
+def unsupported(config: Config) -> str | None:
+    c = vit_config(config)
     if c is None:
         return "this layout is for ViT and hybrid"
-    if reason := plain_trunk(c, "timm's ViT"):
+    if reason := not_plain(c, "timm's ViT"):
         return reason
     if c.head == "mlp":
         return "timm's ViT has no pre_logits layer"
@@ -128,82 +139,56 @@ def refuses(config: Config) -> str | None:
     if c.pool == "gap" and c.final_norm == "tokens" and c.class_token:
         return "timm's keys for mean pooling over normalized tokens beside a class token read as class-token pooling"
     if c.pool == "cls" and c.final_norm == "pooled":
-        return "timm's keys for a norm behind the class token read as mean pooling"
+        return "timm's keys for a norm after class-token pooling read as mean pooling"
     return None
 
 
-def rows(config: Config, shapes: Shapes) -> list[KeyRule]:
-    c = encoder(config)
+def key_rules(config: Config, shapes: Shapes) -> list[KeyRule]:
+    c = vit_config(config)
     assert c is not None
     register = next((k for k in REGISTERS if k in shapes), REGISTERS[0])
     tokens = [("cls_token", int(bool(c.class_token))), ("dist_token", int(c.distill_token)), (register, c.registers)]
-    present = [(key, n) for key, n in tokens if n]
-    out = list(pairs("embed.proj", "patch_embed.proj."))
-    if present:
-        way = joined(*(n for _, n in present), each=LEADING)
-        out.append(KeyRule("prefix", tuple(key for key, _ in present), way))
-    out.append(KeyRule("positions.0.table", ("pos_embed",), LEADING))
-    for i in range(c.depth):
-        out += _block(f"blocks.{i}.", c)
-    out += pairs("norm", "fc_norm." if c.final_norm == "pooled" else "norm.")
-    out += _head(c, shapes)
+    out = [
+        *layer_rules("embed.proj", "patch_embed.proj."),
+        *prefix_rule(tokens),
+        KeyRule("positions.0.table", ("pos_embed",), LEADING),
+        *(rule for i in range(c.depth) for rule in block_rules(f"blocks.{i}.", f"blocks.{i}.", BLOCK, c)),
+        *layer_rules("norm", "fc_norm." if c.final_norm == "pooled" else "norm."),
+        *_head(c, shapes),
+    ]
     if isinstance(config, HybridConfig):
-        out += _backbone(config)
+        bare = not config.units
+        names = _backbone_names(bare=bare)
+        out += backbone_rules(
+            names, config.units, root_norm=_stem(bare=bare) + "norm.", shortcut_norm="downsample.norm."
+        )
     return out
-
-
-def _block(at: str, c: ViTConfig) -> Iterator[KeyRule]:
-    yield from pairs(at + "norm1", at + "norm1.")
-    yield KeyRule(at + "attn.qkv.weight", (at + "attn.qkv.weight",), SAME)
-    if c.qkv_bias:
-        yield KeyRule(at + "attn.qkv.bias", (at + "attn.qkv.bias",), SAME)
-    yield from pairs(at + "attn.out", at + "attn.proj.")
-    yield from pairs(at + "norm2", at + "norm2.")
-    yield from pairs(at + "mlp.fc1", at + "mlp.fc1.")
-    yield from pairs(at + "mlp.fc2", at + "mlp.fc2.")
-    if c.layer_scale is not None:
-        yield KeyRule(at + "attn_scale.gamma", (at + "ls1.gamma",), SAME)
-        yield KeyRule(at + "mlp_scale.gamma", (at + "ls2.gamma",), SAME)
 
 
 def _head(c: ViTConfig, shapes: Shapes) -> Iterator[KeyRule]:
     if c.pool == "map":
         yield KeyRule("pool.probe", ("attn_pool.latent",), SAME)
         for ours, theirs in {"query": "q", "key_value": "kv", "out": "proj"}.items():
-            yield from pairs(f"pool.{ours}", f"attn_pool.{theirs}.")
+            yield from layer_rules(f"pool.{ours}", f"attn_pool.{theirs}.")
         for name in ("norm", "mlp.fc1", "mlp.fc2"):
-            yield from pairs(f"pool.{name}", f"attn_pool.{name}.")
+            yield from layer_rules(f"pool.{name}", f"attn_pool.{name}.")
     if c.head == "mlp":
-        yield from pairs("pre_logits", next((k for k in PRE_LOGITS if k + "weight" in shapes), PRE_LOGITS[0]))
+        yield from layer_rules("pre_logits", next((k for k in PRE_LOGITS if k + "weight" in shapes), PRE_LOGITS[0]))
     if c.classes:
-        yield from pairs("head", "head.")
+        yield from layer_rules("head", "head.")
         if c.distill_token:
-            yield from pairs("head_distill", "head_dist.")
-
-
-def _backbone(config: HybridConfig) -> Iterator[KeyRule]:
-    stem = BACKBONE + ("stem." if config.units else "")
-    yield KeyRule("backbone.root.weight", (stem + "conv.weight",), SAME)
-    yield from pairs("backbone.root_norm.norm", stem + "norm.")
-    for ours, stage, unit, first in unit_rows(config.units, "backbone."):
-        at = f"{BACKBONE}stages.{stage}.blocks.{unit}."
-        for n in (1, 2, 3):
-            yield KeyRule(f"{ours}conv{n}.weight", (f"{at}conv{n}.weight",), SAME)
-            yield from pairs(f"{ours}norm{n}.norm", f"{at}norm{n}.")
-        if first:
-            yield KeyRule(f"{ours}shortcut.weight", (f"{at}downsample.conv.weight",), SAME)
-            yield from pairs(f"{ours}shortcut_norm.norm", f"{at}downsample.norm.")
+            yield from layer_rules("head_distill", "head_dist.")
 
 
 TIMM = Format(
     name="timm",
     target="timm",
-    knows=knows,
-    guess=guess,
-    rows=rows,
-    refuses=refuses,
-    native=native,
-    spare=(
+    recognizes=recognizes,
+    guess_config=guess_config,
+    key_rules=key_rules,
+    unsupported=unsupported,
+    defaults=defaults,
+    ignored=(
         (r"mask_token", "stands in for hidden patches in pre-training; no use afterwards"),
         (r"decoder_.*", "the decoder of masked pre-training"),
     ),

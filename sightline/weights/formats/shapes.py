@@ -1,7 +1,8 @@
-"""From keys and shapes to a configuration: what the formats have in common."""
+"""From the shapes of a file to a configuration: what the formats have in common."""
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +21,14 @@ HEADS |= {1152: 16, 1536: 24}  # SoViT-400m; DINOv2 giant
 
 @dataclass(frozen=True, kw_only=True)
 class Guess:
-    """What the keys and shapes of a file say about its model, and how sure that is."""
+    """The model that the keys and shapes of a file describe, and warnings about what they leave open."""
 
     config: Config
     image: ImageSpec
     warnings: tuple[str, ...] = ()
 
 
-def need(shapes: Shapes, key: str, axes: int | None = None) -> tuple[int, ...]:
+def required_shape(shapes: Shapes, key: str, axes: int | None = None) -> tuple[int, ...]:
     """The shape of a key that must be there."""
     if key not in shapes:
         raise WeightsError(f"The file has no {key}: it is incomplete, or of a kind that Sightline does not know.")
@@ -37,8 +38,8 @@ def need(shapes: Shapes, key: str, axes: int | None = None) -> tuple[int, ...]:
     return shape
 
 
-def count(shapes: Shapes, pattern: str, start: int = 0) -> int:
-    """How many numbered parts match; they must be numbered without a gap."""
+def count_layers(shapes: Shapes, pattern: str, start: int = 0) -> int:
+    """How many layers the pattern finds; they must be numbered without a gap."""
     numbers = {int(found[1]) for key in shapes if (found := re.match(pattern, key))}
     expected = set(range(start, start + len(numbers)))
     if numbers != expected:
@@ -47,16 +48,16 @@ def count(shapes: Shapes, pattern: str, start: int = 0) -> int:
     return len(numbers)
 
 
-def table_rows(shapes: Shapes, key: str) -> int:
+def position_table_rows(shapes: Shapes, key: str) -> int:
     """How many rows a position table has, with or without a batch axis in front."""
-    shape = need(shapes, key)
+    shape = required_shape(shapes, key)
     if len(shape) not in (2, 3):
         raise WeightsError(f"{key} has shape {shape}; expected a table (1, rows, width).")
     return shape[-2]
 
 
 def guess_heads(width: int, depth: int, mlp_width: int, given: Any) -> tuple[int, list[str]]:
-    """Heads, by what was given, by the variant, by the width, or 64 channels each; only the first two are sure."""
+    """Heads: as given, of the variant, of published models of this width, or 64 channels each, with a warning."""
     if given is not None:
         return int(given), []
     for w, d, heads, m in VIT.values():
@@ -95,3 +96,39 @@ def guess_grid(rows: int, owners: tuple[int, ...], size: Any, cell: tuple[int, i
         f"The position table has {rows} rows, which is no square grid with {' or '.join(map(str, owners))} "
         "prefix rows: give the size that it was made for, size=(height, width)."
     )
+
+
+@dataclass(frozen=True)
+class SizeKeys:
+    """The keys of a PyTorch ViT whose shapes give its sizes."""
+
+    patches: str  # weight of the patch embedding
+    blocks: str  # pattern that finds the number of a block
+    fc1: str  # weight of the first dense layer of an MLP
+    positions: str
+
+
+def guess_sizes(
+    shapes: Shapes, keys: SizeKeys, hints: Mapping[str, Any], *, owners: tuple[int, ...], stride: int = 1
+) -> tuple[dict[str, Any], list[str]]:
+    """Fields of a ViTConfig, and warnings. `stride` is that of a hybrid's backbone."""
+    width, channels, p, q = required_shape(shapes, keys.patches, 4)
+    depth = count_layers(shapes, keys.blocks)
+    mlp_width = required_shape(shapes, keys.fc1, 2)[0]
+    heads, warnings = guess_heads(width, depth, mlp_width, hints.get("heads"))
+    cell = (p * stride, q * stride)
+    rows, grid = guess_grid(position_table_rows(shapes, keys.positions), owners, hints.get("size"), cell)
+    fields: dict[str, Any] = {
+        "width": width,
+        "depth": depth,
+        "heads": heads,
+        "mlp_width": mlp_width,
+        "channels": channels,
+    }
+    fields |= {"patch": cell, "size": (grid[0] * cell[0], grid[1] * cell[1]), "position_rows": rows}
+    return fields, warnings
+
+
+def count_classes(shapes: Shapes, key: str) -> int:
+    """Classes of a dense head; 0 where the file has none."""
+    return required_shape(shapes, key, 2)[0] if key in shapes else 0

@@ -1,0 +1,39 @@
+"""What every container offers: names, shapes and types at once, values one by one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A checkpoint on disk or in memory."""
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, torch.dtype]
+    header: dict[str, str]
+    notes: tuple[str, ...]  # about the container, for the report
+
+    def read(self, key: str, layer: int | None = None) -> Tensor:
+        """A fresh tensor; with `layer`, one slice along the first axis."""
+        ...
+
+
+@dataclass
+class StateDictSource:
+    """A state dict in memory, read like a file."""
+
+    tensors: Mapping[str, Tensor]
+    header: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.shapes = {k: tuple(v.shape) for k, v in self.tensors.items()}
+        self.dtypes = {k: v.dtype for k, v in self.tensors.items()}
+
+    def read(self, key: str, layer: int | None = None) -> Tensor:
+        tensor = self.tensors[key].detach()
+        return (tensor if layer is None else tensor[layer]).clone(memory_format=torch.contiguous_format)
