@@ -51,8 +51,8 @@ from .training import recipes as recipes
 from .training.loop import fit as fit
 from .training.recipe import Recipe as Recipe
 from .training.run.folder import Run as Run
-from .views.draw import draw as draw
-from .views.draw import save_figure as save_figure
+from .views.drawing import draw as draw
+from .views.drawing import save_figure as save_figure
 from .weights.loading import load as load
 from .weights.saving import convert as convert
 from .weights.saving import save as save

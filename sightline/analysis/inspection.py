@@ -148,4 +148,4 @@ def _kept(path: Path, key: str) -> Result | None:
 def question(t: Inspection, images: str) -> str:
     """What a kept result must agree in: models (by fingerprint and name), images, their number and the seed."""
     asked = ([asdict(s.id) for s in t.models], images, t.n, t.seed)
-    return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(to_json(asked).encode(), digest_size=16).hexdigest()

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from sightline.spec import Result, atomic
 from sightline.studies.verdict import Effect
-from sightline.views.draw import draw
+from sightline.views.drawing import draw
 from sightline.views.points import points
 from sightline.views.style import INK, figure_style
 

@@ -1,2 +1,2 @@
-from .draw import draw as draw
-from .draw import save_figure as save_figure
+from .drawing import draw as draw
+from .drawing import save_figure as save_figure

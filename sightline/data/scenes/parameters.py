@@ -51,7 +51,7 @@ class SceneParameters:
     grain: Floats  # (n, 4): amplitude, offsets and sign of the noise
     style: str = "plain"  # "plain" | "microscope" (a stained slide) | "aerial" (seen from above)
 
-    def take(self, rows: Ints | slice) -> "World":
+    def take(self, rows: Ints | slice) -> "SceneParameters":
         """A subset of the scenes."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("objects", "style")}
         return SceneParameters(
