@@ -9,7 +9,7 @@ import sightline as sl
 from sightline.cli.data import _splits
 from sightline.cli.model import open_model
 from sightline.cli.shell import cli, show, verb
-from sightline.evals.probing.probes import PROBES, probe_named
+from sightline.evals.probing.probes import PROBES, make_probe
 from sightline.evals.vtab_protocol import beside_references
 
 batch_option = click.option("--batch", default=64, show_default=True, help="Images in a batch.")
@@ -234,7 +234,7 @@ def probe(
     where = [part.strip() for part in layers.split(",")]
     settings = {"layers": where, "tokens": tokens, "maps": "last", "batch": batch, "workers": workers}
     both = pair_of(m, data, (train_split, test_split), num=num, **settings)
-    chosen = probe_named(kind, **({"l2": 2.0**10} if kind == "ridge" else {}))
+    chosen = make_probe(kind, **({"l2": 2.0**10} if kind == "ridge" else {}))
     result = sl.probe(both[0], both[1], probe=chosen, shots=shots, seeds=seeds)
     saved(result, save)
     rows = [
