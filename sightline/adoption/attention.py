@@ -25,7 +25,7 @@ _MHA = types.FunctionType(
 )
 
 
-def spelled_out(
+def explicit_attention(
     q: Tensor, k: Tensor, mask: Tensor | None = None, *, causal: bool = False, scale: float | None = None
 ) -> Tensor:
     """softmax(q k' scale + mask) as torch defines it for scaled_dot_product_attention; fewer key heads are repeated."""
@@ -109,7 +109,7 @@ class AttentionFeed:
         wide = repeat_heads(value, query)
         found = {"q": query, "k": repeat_heads(key, query), "v": wide}
         if self.wants_probs(self.block):
-            found["probs"] = probs = spelled_out(query, key, mask, causal=causal, scale=scale)
+            found["probs"] = probs = explicit_attention(query, key, mask, causal=causal, scale=scale)
             out = probs @ wide if probs.requires_grad else call(query, key, value, *more, **named)
             self.compare(probs[:1], wide[:1], out[:1])
         else:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
 from sightline.adoption.shortcuts import Shortcut, Shortcuts, find
-from sightline.adoption.wrapper import AdoptedModel, Facts, Hook, first_logits, wired
+from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, Hook, first_logits, temporary_hooks
 from sightline.models.parts import Part
 from sightline.spec import Features, ImageSpec
 
@@ -21,7 +21,7 @@ NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
-class Seen:
+class ModuleCall:
     """One module as the image passed it."""
 
     path: str
@@ -29,14 +29,14 @@ class Seen:
     shape: tuple[int, ...]  # of what it put out
 
 
-def watch(module: nn.Module, x: Tensor) -> tuple[list[Seen], Tensor]:
+def watch(module: nn.Module, x: Tensor) -> tuple[list[ModuleCall], Tensor]:
     """Every module that ran, in the order in which they finished, and the output."""
-    seen: list[Seen] = []
+    seen: list[ModuleCall] = []
     hooks: list[Hook] = []
     for path, child in module.named_modules():
         if path:
-            hooks.append((child, "out", lambda t, p=path, m=child: seen.append(Seen(p, m, tuple(t.shape)))))  # type: ignore[misc]
-    with wired(hooks):
+            hooks.append((child, "out", lambda t, p=path, m=child: seen.append(ModuleCall(p, m, tuple(t.shape)))))  # type: ignore[misc]
+    with temporary_hooks(hooks):
         return seen, first_logits(module(x))
 
 
@@ -76,13 +76,15 @@ class AdoptedCNN(AdoptedModel):
                 f"A {name} cannot be adopted: no feature map (batch, channels, rows, columns) was seen."
             )
         if out.flatten(1).ndim != 2 or out.numel() != out.shape[0] * out.shape[1]:
-            raise AdoptionError(f"A {name} cannot be adopted: it puts out {tuple(out.shape)}, not one vector each.")
+            raise AdoptionError(
+                f"A {name} cannot be adopted: its output is {tuple(out.shape)}, not one vector per image."
+            )
         last = wide[-1]
         if any(len(s.shape) == 3 and s.shape[1] > 1 for s in seen[seen.index(last) + 1 :]):
-            raise AdoptionError(f"A {name} cannot be adopted: behind its last feature map it still works on tokens.")
+            raise AdoptionError(f"A {name} cannot be adopted: after its last feature map it still works on tokens.")
         units = [s for s in maps if _is_unit(module, s)]
         classifier = _classifier(seen, seen.index(last), out)
-        config = Facts(
+        config = AdoptedConfig(
             library=library(module),
             kind="cnn",
             size=size,
@@ -98,29 +100,29 @@ class AdoptedCNN(AdoptedModel):
         spec = image or spec_of(module, size, channels)
         return cls(module, last.module, classifier, list(added.values()), config=config, image=spec, parts=parts)
 
-    def wires(self) -> list[Hook]:
-        return [hook for unit in self.units for hook in unit.wires()]  # type: ignore[operator]
+    def tap_hooks(self) -> list[Hook]:
+        return [hook for unit in self.units for hook in unit.tap_hooks()]  # type: ignore[operator]
 
-    def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
+    def last_layer(self) -> tuple[nn.Module, Literal["in", "out"]]:
         return self.last, "out"  # type: ignore[return-value]
 
-    def classifier_at(self) -> nn.Module | None:
+    def classifier_layer(self) -> nn.Module | None:
         return self.classifier  # type: ignore[return-value]
 
-    def arranged(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+    def arrange(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
         tokens = last.flatten(2).mT
         return Features(tokens=tokens, grid=(last.shape[2], last.shape[3]), prefix=tokens[:, :0], pooled=pooled)
 
 
-def _classifier(seen: list[Seen], after: int, out: Tensor) -> nn.Module | None:
-    """The last layer with weights behind the feature map that puts out as many numbers as the model."""
+def _classifier(seen: list[ModuleCall], after: int, out: Tensor) -> nn.Module | None:
+    """The last layer with weights after the feature map that has as many outputs as the model."""
     for s in reversed(seen[after + 1 :]):
         if isinstance(s.module, nn.Linear | nn.Conv2d) and s.shape[1] == out.shape[1]:
             return s.module
     return None
 
 
-def _is_unit(model: nn.Module, s: Seen) -> bool:
+def _is_unit(model: nn.Module, s: ModuleCall) -> bool:
     """A residual unit or its like: one of a row of modules, with several layers inside and no such row inside it."""
     parent = model.get_submodule(s.path.rpartition(".")[0])
     in_row = isinstance(parent, nn.Sequential | nn.ModuleList) or _named(s.module)
@@ -143,7 +145,7 @@ def _rows(module: nn.Module) -> bool:
     return any(_rich(child) for row in inside for child in row.children()) or any(_rich(m) for m in named)
 
 
-def _parts(maps: list[Seen], units: list[Seen], classes: int, added: list[nn.Module]) -> Iterator[Part]:
+def _parts(maps: list[ModuleCall], units: list[ModuleCall], classes: int, added: list[nn.Module]) -> Iterator[Part]:
     first = next(s for s in maps if isinstance(s.module, nn.Conv2d))
     yield Part(path=f"inner.{first.path}", kind="embed", layout="map")
     places = {s.path: i for i, s in enumerate(units)}

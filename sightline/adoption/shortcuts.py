@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.wrapper import Hook, wired
+from sightline.adoption.wrapper import Hook, temporary_hooks
 from sightline.models.taps import Tap
 
-CLOSE = 1e-3  # of the largest value, between skip + branch and what the unit puts out
+CLOSE = 1e-3  # of the largest value, between skip + branch and the output of the unit
 
 
 @dataclass(frozen=True)
 class Shortcut:
-    """The two tensors that a unit adds: what enters it, or what a module inside puts out."""
+    """The two tensors that a unit adds: what enters it, or the output of a module inside."""
 
     unit: nn.Module
     skip: nn.Module | None  # None: the unit's input
@@ -36,7 +36,7 @@ class Shortcuts(nn.Module):
         object.__setattr__(self, "found", found)  # looked at, not owned
         self.skip, self.branch = Tap(), Tap()
 
-    def wires(self) -> Iterator[Hook]:
+    def tap_hooks(self) -> Iterator[Hook]:
         found: Any = self.found
         if self.skip.watched:
             side = "in" if found.skip is None else "out"
@@ -46,7 +46,7 @@ class Shortcuts(nn.Module):
 
 
 def shortcut(unit: nn.Module, seen: dict[nn.Module | None, Tensor], out: Tensor) -> Shortcut | None:
-    """The pair whose sum, as it is or behind a ReLU, is what the unit puts out; the last modules are tried first.
+    """The pair whose sum, as it is or after a ReLU, is the output of the unit; the last modules are tried first.
 
     `seen` holds what each module inside put out, and under None what entered the unit. Either of the two may have
     layers: the branch is the longer way, whatever the modules are called and in whichever order they ran.
@@ -123,7 +123,7 @@ def find(model: nn.Module, units: list[nn.Module], image: Tensor) -> dict[nn.Mod
     try:
         for p in zero:
             p.data.fill_(1)
-        with torch.enable_grad(), ExitStack() as stack, wired(hooks):
+        with torch.enable_grad(), ExitStack() as stack, temporary_hooks(hooks):
             for unit in units:
                 stack.callback(unit.register_forward_pre_hook(enter).remove)
             model(image)

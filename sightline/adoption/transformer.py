@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.adoption.attention import AttentionFeed
 from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
-from sightline.adoption.wrapper import AdoptedModel, Facts, Hook, first_logits, wired
+from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, Hook, first_logits, temporary_hooks
 from sightline.models.parts import Part, block_parts
 from sightline.models.taps import Tap
 from sightline.spec import Features, ImageSpec
@@ -38,7 +38,7 @@ class Blocks:
     first: nn.Module  # what the tokens enter first
 
 
-def pick(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
+def find_child(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
     """The first of these children, by path, that is there."""
     modules = dict(module.named_modules())
     return next((modules[n] for n in names if n in modules), None)
@@ -48,7 +48,9 @@ def find_blocks(module: nn.Module) -> list[nn.Module] | None:
     """The longest row of siblings that each have two norms, attention and an MLP; None where there is no attention."""
     best: list[nn.Module] | None = None
     for parent in module.modules():
-        row = [c for c in parent.children() if pick(c, ATTENTION) is not None and pick(c, NORM1) is not None]
+        row = [
+            c for c in parent.children() if find_child(c, ATTENTION) is not None and find_child(c, NORM1) is not None
+        ]
         if row and len(row) == len(list(parent.children())) and len(row) > len(best or ()):
             best = row
     return best
@@ -62,7 +64,7 @@ def find_encoder(module: nn.Module) -> Blocks:
     embed = next((m for path, m in module.named_modules() if path.endswith(EMBED)), None)
     missing = []
     for what, names in (("norm", NORM2), ("MLP", ("mlp",))):
-        if not all(pick(b, names) is not None for b in blocks):
+        if not all(find_child(b, names) is not None for b in blocks):
             missing.append(f"a second {what} in each block ({', '.join(names)})")
     if not last:
         missing.append(f"a last norm ({', '.join(LAST_NORM)})")
@@ -76,7 +78,7 @@ def find_encoder(module: nn.Module) -> Blocks:
 
 def head_count(block: nn.Module, seen: int) -> int:
     """How many heads attended; of an attention that cannot be watched, what the module says."""
-    attn: Any = pick(block, ATTENTION)
+    attn: Any = find_child(block, ATTENTION)
     named = (getattr(part, n, None) for part in attn.modules() for n in ("num_heads", "num_attention_heads"))
     heads = seen or next((n for n in named if isinstance(n, int)), 0)
     if not heads:
@@ -95,17 +97,17 @@ class BlockTaps(nn.Module):
         self.norm2, self.mlp_branch, self.mlp_sum = Tap(), Tap(), Tap()
         self.mlp = nn.ModuleDict({"hidden": Tap()})
 
-    def wires(self) -> Iterator[Hook]:
+    def tap_hooks(self) -> Iterator[Hook]:
         block: nn.Module = self.block  # type: ignore[assignment]
-        mlp: Any = pick(block, ("mlp",))
+        mlp: Any = find_child(block, ("mlp",))
         places: list[tuple[Tap, nn.Module | None, Literal["in", "out"]]] = [
             (self.attn_skip, block, "in"),
-            (self.norm1, pick(block, NORM1), "out"),
-            (self.attn_branch, pick(block, ATTENTION_BRANCH), "out"),
-            (self.attn_sum, pick(block, NORM2), "in"),
-            (self.norm2, pick(block, NORM2), "out"),
-            (self.mlp["hidden"], pick(mlp, HIDDEN), "out"),  # type: ignore[list-item]
-            (self.mlp_branch, pick(block, MLP_BRANCH), "out"),
+            (self.norm1, find_child(block, NORM1), "out"),
+            (self.attn_branch, find_child(block, ATTENTION_BRANCH), "out"),
+            (self.attn_sum, find_child(block, NORM2), "in"),
+            (self.norm2, find_child(block, NORM2), "out"),
+            (self.mlp["hidden"], find_child(mlp, HIDDEN), "out"),  # type: ignore[list-item]
+            (self.mlp_branch, find_child(block, MLP_BRANCH), "out"),
             (self.mlp_sum, block, "out"),
         ]
         for tap, module, side in places:
@@ -140,11 +142,11 @@ class AdoptedViT(AdoptedModel):
         prefix = tokens.shape[1] - grid[0] * grid[1]
         if tokens.ndim != 3 or not 0 <= prefix < 64:
             raise AdoptionError(
-                f"A {type(module).__name__} cannot be adopted: {tuple(tokens.shape)} behind its last norm are not "
+                f"A {type(module).__name__} cannot be adopted: {tuple(tokens.shape)} after its last norm are not "
                 f"{grid[0]} x {grid[1]} patches and a few prefix tokens."
             )
         head = _head(module)
-        config = Facts(
+        config = AdoptedConfig(
             library=library(module),
             kind="vit",
             size=size,
@@ -171,30 +173,30 @@ class AdoptedViT(AdoptedModel):
         last = self.blocks[-1]
         assert isinstance(last, BlockTaps)
         names = ("attn_skip", "attn_branch", "attn_sum", "mlp_branch", "mlp_sum")
-        said: dict[str, Tensor] = {}
+        seen: dict[str, Tensor] = {}
         block: nn.Module = last.block  # type: ignore[assignment]
-        out = pick(block, ("attn.proj", "attention.o_proj", "attention.output.dense"))
-        handles = [getattr(last, n).register_forward_hook(_keep(said, n)) for n in names]
-        handles.append(last.attn["per_head"].register_forward_hook(_keep(said, "per_head")))
+        out = find_child(block, ("attn.proj", "attention.o_proj", "attention.output.dense"))
+        handles = [getattr(last, n).register_forward_hook(_keep(seen, n)) for n in names]
+        handles.append(last.attn["per_head"].register_forward_hook(_keep(seen, "per_head")))
         try:
-            with wired([(out, "in", lambda t: said.update(merged=t))] if out is not None else []):
+            with temporary_hooks([(out, "in", lambda t: seen.update(merged=t))] if out is not None else []):
                 self.forward(x)
         finally:
             for handle in handles:
                 handle.remove()
-        pairs = [(said["attn_skip"] + said["attn_branch"], said["attn_sum"], "attention")]
-        pairs.append((said["attn_sum"] + said["mlp_branch"], said["mlp_sum"], "MLP"))
-        if "merged" in said and "per_head" in said:
-            merged = said["per_head"].transpose(1, 2).flatten(2)
-            pairs.append((merged, said["merged"].reshape(merged.shape), "heads"))
+        pairs = [(seen["attn_skip"] + seen["attn_branch"], seen["attn_sum"], "attention")]
+        pairs.append((seen["attn_sum"] + seen["mlp_branch"], seen["mlp_sum"], "MLP"))
+        if "merged" in seen and "per_head" in seen:
+            merged = seen["per_head"].transpose(1, 2).flatten(2)
+            pairs.append((merged, seen["merged"].reshape(merged.shape), "heads"))
         for parts, whole, what in pairs:
             if not (parts - whole).abs().max() <= CLOSE * whole.abs().max().clamp(min=1e-6):
                 kind = type(self.inner).__name__
                 raise AdoptionError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
 
-    def wires(self) -> list[Hook]:
+    def tap_hooks(self) -> list[Hook]:
         found: Blocks = self.found  # type: ignore[assignment]
-        hooks: list[Hook] = [h for spy in self.blocks for h in spy.wires()]  # type: ignore[operator]
+        hooks: list[Hook] = [h for spy in self.blocks for h in spy.tap_hooks()]  # type: ignore[operator]
         if self.embed.watched:
             hooks.append((found.embed, "out", lambda t: self.embed(t.flatten(2).mT)))
         if self.encoder_input.watched:
@@ -215,25 +217,25 @@ class AdoptedViT(AdoptedModel):
             lambda block: blocks[block].attn["probs"].watched,
         )
         object.__setattr__(self, "attention", feed)  # how exact it was is asked afterwards
-        with wired(_block_hooks(feed, self.found.blocks)), feed.mode():  # type: ignore[union-attr, arg-type]
+        with temporary_hooks(_block_hooks(feed, self.found.blocks)), feed.mode():  # type: ignore[union-attr, arg-type]
             yield
 
-    def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
+    def last_layer(self) -> tuple[nn.Module, Literal["in", "out"]]:
         return self.found.norm, "out"  # type: ignore[return-value]
 
-    def classifier_at(self) -> nn.Module | None:
+    def classifier_layer(self) -> nn.Module | None:
         return _head(self.inner)
 
-    def arranged(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+    def arrange(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
         patch = self.config.patch
         assert patch is not None
         grid, p = (size[0] // patch[0], size[1] // patch[1]), self.config.prefix
         return Features(tokens=last[:, p:], grid=grid, prefix=last[:, :p], pooled=pooled)
 
 
-def _keep(said: dict[str, Tensor], name: str) -> Any:
+def _keep(seen: dict[str, Tensor], name: str) -> Any:
     def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        said[name] = output
+        seen[name] = output
 
     return keep
 
@@ -248,11 +250,11 @@ def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int)
     """The last tokens, the output and the number of heads for one blank image."""
     first = next(module.parameters())
     x = torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device)
-    said: dict[str, Tensor] = {}
+    seen: dict[str, Tensor] = {}
     heads: list[int] = []
     feed = AttentionFeed(lambda block, name, tensor: heads.append(tensor.shape[1]), lambda block: False)
-    hooks = [(found.norm, "out", lambda t: said.update(tokens=t)), *_block_hooks(feed, found.blocks[:1])]
-    with wired(hooks), feed.mode():
+    hooks = [(found.norm, "out", lambda t: seen.update(tokens=t)), *_block_hooks(feed, found.blocks[:1])]
+    with temporary_hooks(hooks), feed.mode():
         try:
             out = first_logits(module(x))
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
@@ -261,9 +263,9 @@ def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int)
                 f"A {type(module).__name__} does not take images of {size[0]} x {size[1]} ({reason}): "
                 "give image=ImageSpec(size=...)."
             ) from error
-    if "tokens" not in said:
+    if "tokens" not in seen:
         raise AdoptionError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
-    return said["tokens"], out, head_count(found.blocks[0], heads[0] if heads else 0)
+    return seen["tokens"], out, head_count(found.blocks[0], heads[0] if heads else 0)
 
 
 def _block_hooks(feed: AttentionFeed, blocks: list[nn.Module]) -> list[Hook]:
@@ -282,12 +284,12 @@ def _reduction(module: nn.Module, found: Blocks, size: tuple[int, int], channels
         return 1
     first = next(module.parameters())
     seen: list[int] = []
-    with wired([(found.embed, "in", lambda t: seen.append(t.shape[2]))]):
+    with temporary_hooks([(found.embed, "in", lambda t: seen.append(t.shape[2]))]):
         module(torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device))
     return size[0] // seen[0]
 
 
-def _parts(c: Facts) -> Iterator[Part]:
+def _parts(c: AdoptedConfig) -> Iterator[Part]:
     yield Part(path="embed", kind="embed", layout="tokens")
     yield Part(path="encoder_input", kind="input", layout="tokens")
     for i in range(c.depth):

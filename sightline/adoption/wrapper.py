@@ -15,7 +15,7 @@ Hook = tuple[nn.Module, Literal["in", "out"], Callable[[Tensor], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class AdoptedConfig:
     """What was found out about an adopted model, under the names of our configurations."""
 
     library: str
@@ -23,7 +23,7 @@ class Facts:
     size: tuple[int, int]
     width: int  # of the tokens or of the last map
     depth: int  # blocks, or residual units
-    classes: int  # 0: the model puts out features
+    classes: int  # 0: the output is features
     channels: int = 3
     grid: tuple[int, int] = (1, 1)  # at `size`
     prefix: int = 0
@@ -39,7 +39,7 @@ class AdoptedModel(nn.Module):
     of `model.anatomy()`, which are spelled as in Sightline's own models.
     """
 
-    def __init__(self, inner: nn.Module, *, config: Facts, image: ImageSpec, parts: tuple[Part, ...]):
+    def __init__(self, inner: nn.Module, *, config: AdoptedConfig, image: ImageSpec, parts: tuple[Part, ...]):
         super().__init__()
         self.inner, self.config, self.image, self._parts = inner, config, image, parts
         self.pooled, self.head = Tap(), Tap()
@@ -49,22 +49,22 @@ class AdoptedModel(nn.Module):
         return self._parts
 
     def forward(self, x: Tensor) -> Tensor:
-        said: dict[str, Tensor] = {}
-        with wired([*self.wires(), *self.to_head(said)]), self.watching():
+        seen: dict[str, Tensor] = {}
+        with temporary_hooks([*self.tap_hooks(), *self.head_hooks(seen)]), self.watching():
             out = first_logits(self.inner(x))
-        self.pooled(said.get("pooled", out).flatten(1))
+        self.pooled(seen.get("pooled", out).flatten(1))
         return self.head(out.flatten(1))
 
     def features(self, x: Tensor) -> Features:
         """Tokens in raster order, the prefix apart, and what the head sees."""
-        said: dict[str, Tensor] = {}
-        watch: list[Hook] = [(*self.tokens_at(), lambda t: said.update(tokens=t))]
-        with wired([*self.wires(), *watch, *self.to_head(said)]), self.watching():
+        seen: dict[str, Tensor] = {}
+        watch: list[Hook] = [(*self.last_layer(), lambda t: seen.update(tokens=t))]
+        with temporary_hooks([*self.tap_hooks(), *watch, *self.head_hooks(seen)]), self.watching():
             out = first_logits(self.inner(x))
-        pooled = self.pooled(said.get("pooled", out).flatten(1))
-        return self.arranged(said["tokens"], pooled, (x.shape[2], x.shape[3]))
+        pooled = self.pooled(seen.get("pooled", out).flatten(1))
+        return self.arrange(seen["tokens"], pooled, (x.shape[2], x.shape[3]))
 
-    def wires(self) -> list[Hook]:
+    def tap_hooks(self) -> list[Hook]:
         """Hooks that feed the taps someone watches."""
         return []
 
@@ -72,26 +72,26 @@ class AdoptedModel(nn.Module):
         """What else is open while the model runs."""
         return nullcontext()
 
-    def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
+    def last_layer(self) -> tuple[nn.Module, Literal["in", "out"]]:
         """Where the last tokens or the last map can be seen."""
         raise NotImplementedError
 
-    def to_head(self, said: dict[str, Tensor]) -> list[Hook]:
+    def head_hooks(self, seen: dict[str, Tensor]) -> list[Hook]:
         """Note what the head sees; a model without head puts just that out."""
-        head = self.classifier_at()
-        return [] if head is None else [(head, "in", lambda t: said.update(pooled=t))]
+        head = self.classifier_layer()
+        return [] if head is None else [(head, "in", lambda t: seen.update(pooled=t))]
 
-    def classifier_at(self) -> nn.Module | None:
+    def classifier_layer(self) -> nn.Module | None:
         """The layer that makes logits."""
         raise NotImplementedError
 
-    def arranged(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+    def arrange(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
         """The last tensor as features."""
         raise NotImplementedError
 
 
 @contextmanager
-def wired(hooks: list[Hook]) -> Iterator[None]:
+def temporary_hooks(hooks: list[Hook]) -> Iterator[None]:
     """Watch modules for the time of one call; nothing stays behind."""
     with ExitStack() as stack:
         for module, side, tell in hooks:

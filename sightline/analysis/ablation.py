@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
 from sightline.data.datasets import Dataset
-from sightline.evals.accuracy import matched
+from sightline.evals.accuracy import match_classes
 from sightline.observe.images import Batch, Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
@@ -64,7 +64,7 @@ def what_if(
 ) -> WhatIf:
     """Switch parts off, one at a time: "block 3", "skip 3" (both of a block), "head 3.1", "token 17" (a patch).
 
-    A block becomes the identity, a head puts out zeros, a token is taken out of the sequence before the first block, a
+    A block becomes the identity, a head gives zeros, a token is taken out of the sequence before the first block, a
     block without skips keeps its branches alone. No weight changes. For a model trained without a skip, as in the
     paper's figure 8, build it with `no_skip=(3,)`.
 
@@ -97,7 +97,7 @@ def class_numbers(s: ObservedModel, data: Data) -> torch.Tensor | None:
         return None
     names, count = getattr(s.model, "class_names", None), int(getattr(s.model.config, "classes", 0) or 0)
     try:
-        return torch.from_numpy(matched(names, count, data)[0])
+        return torch.from_numpy(match_classes(names, count, data)[0])
     except ValueError:
         return torch.full((max(len(data.classes), 1),), -1)
 

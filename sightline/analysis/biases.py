@@ -1,4 +1,4 @@
-"""Which inductive biases a model has, measured: locality, equivariance, invariance, order (R1 to R7, R36).
+"""Which inductive biases a model has, measured: locality, equivariance, invariance, order.
 
 Equivariant: the output moves along with the input. Invariant: it stays. One of the sources mixes the two up and calls a
 CNN equivariant because of max pooling; here convolution is equivariant and pooling partly invariant.
@@ -44,7 +44,7 @@ class InductiveBias(Result):
     invariance: float  # pooled features against shifted image
     permutation: float  # tokens after permuting the patches, against permuted tokens; NaN without patches
     permutation_pooled: float  # pooled features after permuting the patches: 0 where order is not seen
-    relational: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(RELATIONAL_BIASES))  # R2, for reference
+    relational: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(RELATIONAL_BIASES))  # for reference
 
     def summary(self) -> dict[str, float]:
         return {
@@ -77,7 +77,7 @@ def inductive_bias(model: Model, data: Data, *, n: int = 16, seed: int = 0) -> I
             equivariance_error(_maps(s), images, shift=cell, border=max(border, 0)) if min(s.grid) > 2 else float("nan")
         )
         stays, off = invariance_error(_pooled(s), images, shift=cell), invariance_error(_maps(s), images, shift=half)
-        tokens, pooled = permuted(s, images, cell, seed)
+        tokens, pooled = permutation_change(s, images, cell, seed)
     fields = receptive_field(s, images.detach().clone(), n=min(n, 8), seed=seed)
     near = [within(torch.from_numpy(m), tuple(c), s.image.size[1] / 8) for m, c in zip(fields.maps, fields.centers)]
     return InductiveBias(
@@ -113,7 +113,7 @@ def within(field: Float[Tensor, "y x"], center: tuple[float, ...], radius: float
     return field[torch.hypot(y[:, None], x[None, :]) <= radius].sum().item()
 
 
-def permuted(s: ObservedModel, images: Tensor, cell: tuple[int, int], seed: int) -> tuple[float, float]:
+def permutation_change(s: ObservedModel, images: Tensor, cell: tuple[int, int], seed: int) -> tuple[float, float]:
     """Relative change of tokens (against permuted tokens) and of pooled features when patches change places."""
     if any(size != c * g for size, c, g in zip(images.shape[2:], cell, s.grid)):  # cells that do not tile the image
         return float("nan"), float("nan")

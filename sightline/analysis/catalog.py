@@ -289,4 +289,4 @@ def inspection(models: tuple[Model, ...], data: Dataset, *, n: int, seed: int, n
     observed = [observe(m) for m in models]
     given = [str(name) for name in names] or [s.name for s in observed]
     distinct = distinct_names(given, [source(s.model) for s in observed])
-    return Inspection(tuple(s.renamed(k) for s, k in zip(observed, distinct)), data, min(n, len(data)), seed)
+    return Inspection(tuple(s.with_name(k) for s, k in zip(observed, distinct)), data, min(n, len(data)), seed)

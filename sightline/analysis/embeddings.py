@@ -139,7 +139,7 @@ def position_embedding(s: ObservedModel) -> Float[Tensor, "y x d"]:
 
 
 def position_similarity(model: Model) -> PositionSimilarity:
-    """Cosine similarity of position embeddings (ViT, figure 7 middle), whatever kind they are, with numbers (R63).
+    """Cosine similarity of position embeddings (ViT, figure 7 middle), whatever kind they are, with numbers.
 
     >>> found = sl.position_similarity(sl.build("vit-nano4", position="sincos"))
     >>> found.tiles.shape, found.decay < -0.5, found.row_column > 0

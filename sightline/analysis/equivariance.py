@@ -12,7 +12,7 @@ from sightline.models import checks
 Shift = tuple[int, int]  # rows down, columns right
 
 
-def shifted(x: Float[Tensor, "b c y x"], by: Shift) -> Float[Tensor, "b c y x"]:
+def shift_image(x: Float[Tensor, "b c y x"], by: Shift) -> Float[Tensor, "b c y x"]:
     """Content moved down and right; what leaves at one border comes in at the other."""
     return x.roll(by, dims=(2, 3))
 
@@ -21,7 +21,7 @@ def shifted(x: Float[Tensor, "b c y x"], by: Shift) -> Float[Tensor, "b c y x"]:
 def equivariance_error(
     f: Callable[[Tensor], Tensor], x: Float[Tensor, "b c y x"], *, shift: Shift = (1, 1), border: int = 0
 ) -> float:
-    """How far f(shifted x) is from shifted f(x), relative to the size of f(x): 0 for an equivariant map (R5).
+    """How far f(shifted x) is from shifted f(x), relative to the size of f(x): 0 for an equivariant map.
 
     `f` maps images to feature maps. Its stride is the ratio of the sizes, and must divide the shift. `border` cells
     of the map on each side are left out: there padding and the image's edge show. That border must at least cover
@@ -32,7 +32,7 @@ def equivariance_error(
     >>> sl.analysis.equivariance_error(conv, torch.rand(1, 3, 16, 16), shift=(2, 3), border=1) < 1e-6
     True
     """
-    before, after = f(x), f(shifted(x, shift))
+    before, after = f(x), f(shift_image(x, shift))
     if before.ndim != 4:
         raise ValueError(f"equivariance_error takes a function to maps (b, c, y, x); it gave {tuple(before.shape)}.")
     stride = [a // b for a, b in zip(x.shape[2:], before.shape[2:])]
@@ -41,7 +41,7 @@ def equivariance_error(
     on_map = (shift[0] // stride[0], shift[1] // stride[1])
     y, x_ = (border + abs(s) for s in on_map)
     inside = (..., slice(y, before.shape[2] - y), slice(x_, before.shape[3] - x_))
-    expected = shifted(before, on_map)[inside]
+    expected = shift_image(before, on_map)[inside]
     if expected.numel() == 0:
         raise ValueError(f"Nothing is left of a {tuple(before.shape[2:])} map inside a border of {(y, x_)}.")
     return _relative(after[inside], expected)
@@ -49,32 +49,32 @@ def equivariance_error(
 
 @torch.no_grad()
 def invariance_error(f: Callable[[Tensor], Tensor], x: Float[Tensor, "b c y x"], *, shift: Shift = (1, 1)) -> float:
-    """How far f(shifted x) is from f(x) itself, relative to its size: 0 for an invariant function (R4).
+    """How far f(shifted x) is from f(x) itself, relative to its size: 0 for an invariant function.
 
     >>> import torch
     >>> sl.analysis.invariance_error(lambda x: x.mean((2, 3)), torch.rand(1, 3, 8, 8), shift=(1, 2)) < 1e-6
     True
     """
-    return _relative(f(shifted(x, shift)), f(x))
+    return _relative(f(shift_image(x, shift)), f(x))
 
 
 @torch.no_grad()
 def unchanged_fraction(
     f: Callable[[Tensor], Tensor], x: Float[Tensor, "b c y x"], *, shift: Shift = (0, 1), tolerance: float = 1e-6
 ) -> float:
-    """Share of outputs that a small shift leaves as they are: the partial invariance of pooling (R6).
+    """Share of outputs that a small shift leaves as they are: the partial invariance of pooling.
 
     >>> import torch
     >>> sl.analysis.unchanged_fraction(torch.nn.MaxPool2d(4), torch.rand(1, 3, 32, 32)) > 0.5
     True
     """
-    before, after = f(x), f(shifted(x, shift))
+    before, after = f(x), f(shift_image(x, shift))
     return ((after - before).abs() <= tolerance).double().mean().item()
 
 
 @torch.no_grad()
 def permutation_error(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "b n d"], *, seed: int = 0) -> float:
-    """How far f(permuted tokens) is from permuted f(tokens), relative to its size: 0 where order does not matter (R36).
+    """How far f(permuted tokens) is from permuted f(tokens), relative to its size: 0 where order does not matter.
 
     >>> import torch
     >>> sl.analysis.permutation_error(lambda x: x.softmax(-1), torch.rand(2, 5, 8)) < 1e-6
@@ -115,7 +115,7 @@ def token_jacobian(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "n d"]) 
 
 
 def jacobian_locality(f: Callable[[Tensor], Tensor], tokens: Float[Tensor, "n d"]) -> float:
-    """Share of the squared Jacobian that lies between a token and itself: 1 for a map of single tokens (R36).
+    """Share of the squared Jacobian that lies between a token and itself: 1 for a map of single tokens.
 
     >>> import torch
     >>> sl.analysis.jacobian_locality(torch.nn.Linear(4, 4), torch.rand(3, 4))

@@ -35,7 +35,7 @@ class FeaturePCA(Result):
     images: NDArray[np.uint8]  # (n, height, width, 3)
     features: NDArray[np.int8]  # (n, layers, cells of the largest, components)
     layers: tuple[str, ...]
-    grids: tuple[tuple[int, int], ...]  # of each layer; the cells behind it are 0
+    grids: tuple[tuple[int, int], ...]  # of each layer; the cells after it are 0
     explained: NDArray[np.float64]  # (layers,), share of the variance that the components hold
 
     def cells(self, image: int, layer: int) -> NDArray[np.float64]:

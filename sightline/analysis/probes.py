@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.similarity.block_similarity import padded
+from sightline.analysis.similarity.block_similarity import pad_rows
 from sightline.data.datasets import Dataset
 from sightline.evals.extraction import extract
 from sightline.evals.inputs import combine
@@ -36,7 +36,7 @@ class LayerProbes(Result):
     """
 
     curves: tuple[str, ...]  # "model; tokens"
-    accuracy: NDArray[np.float64]  # (curves, blocks of the deepest); NaN behind the last block of a shallower model
+    accuracy: NDArray[np.float64]  # (curves, blocks of the deepest); NaN after the last block of a shallower model
     half_width: NDArray[np.float64]  # of the 95 % interval over seeds; NaN for one seed
 
     def summary(self) -> dict[str, float]:
@@ -61,7 +61,7 @@ def layer_probes(
 
     A model that reads its class token gives three curves (class token; mean of patches; mean of all), one that
     averages gives two (first token; mean), a CNN one (its maps brought to the last one's size), a hybrid those of its
-    encoder: a CLS and a GAP twin
+    encoder: a CLS and a GAP model
     together are the five curves of figure 11b. Ridge regression on 10 images per class unless said.
 
     >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
@@ -75,7 +75,7 @@ def layer_probes(
     names, rows, bands, about = [], [], [], []
     for name, model in given.items():
         s = observe(model)
-        s = s.renamed(name) if isinstance(models, Mapping) else s
+        s = s.with_name(name) if isinstance(models, Mapping) else s
         for curve, tokens in CURVES[_kind(s)].items():
             both = (
                 extract(s, part, layers=_layers(s), tokens=tokens, batch=batch, maps="last") for part in (train, test)
@@ -91,8 +91,8 @@ def layer_probes(
         how={"n": len(test), "shots": shots or "all", "seeds": seeds if isinstance(seeds, int) else tuple(seeds)},
         about=combine(*about),
         curves=tuple(names),
-        accuracy=padded(rows),
-        half_width=padded(bands),
+        accuracy=pad_rows(rows),
+        half_width=pad_rows(bands),
     )
 
 

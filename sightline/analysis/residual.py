@@ -90,8 +90,8 @@ def residual_ratios(
 ) -> ResidualRatios:
     """Skip against branch at every addition, averaged over images: attention and MLP apart, the class token apart.
 
-    The branch is taken as it is added: behind norm, LayerScale and stochastic depth, in evaluation mode. Where the
-    shortcut of a ResNet is a convolution, z is what that puts out; where a ReLU follows the addition, it is left out.
+    The branch is taken as it is added: after norm, LayerScale and stochastic depth, in evaluation mode. Where the
+    shortcut of a ResNet is a convolution, z is its output; where a ReLU follows the addition, it is left out.
 
     >>> found = sl.residual_ratios(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=8, size=32))
     >>> found.per_token.shape, found.sublayers[:2]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sightline.data.datasets import Dataset
-from sightline.evals.extraction import check_model, described, each_batch
+from sightline.evals.extraction import check_model, describe, each_batch
 from sightline.evals.inputs import combine
 from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
@@ -146,8 +146,8 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     (0.1, 10)
     """
     said = logits(model, dataset, batch=batch, workers=workers)
-    place, names = matched(getattr(model, "class_names", None), said.shape[1], dataset)
-    how = {"model": described(model), "dataset": dataset.name, "images": len(dataset)}
+    place, names = match_classes(getattr(model, "class_names", None), said.shape[1], dataset)
+    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset)}
     about = About(models=(identify(model),), images=fingerprint(dataset))
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
@@ -173,7 +173,9 @@ def check_classifier(model: Any) -> None:
         raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.evals.LinearProbe on them.")
 
 
-def matched(names: Sequence[str] | None, count: int, dataset: Dataset) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def match_classes(
+    names: Sequence[str] | None, count: int, dataset: Dataset
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The model's number of each of the dataset's classes, and the names of all of the model's classes."""
     if names is not None and len(names) == count and set(dataset.classes) <= set(names):
         number = {name: i for i, name in enumerate(names)}
@@ -233,7 +235,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
     return TestSets(
         title="Accuracy on several test sets",
         caption=f"Top-1 of one model on {', '.join(found)}; the first is what the others are compared with.",
-        how={"model": described(model)},
+        how={"model": describe(model)},
         about=combine(*(one.about for one in ones)),
         names=tuple(found),
         top1=np.array([one.top1 for one in ones]),

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from sightline.data.datasets import Dataset, Subset
 from sightline.data.draws import generator
-from sightline.evals.inputs import Given, check_finite, check_varied, given, positive_whole, single_labels, vectors
+from sightline.evals.inputs import (
+    Given,
+    as_features,
+    check_finite,
+    check_varied,
+    positive_whole,
+    single_labels,
+    vectors,
+)
 from sightline.evals.interval import half_width
 from sightline.evals.probing.ridge import L2, Ridge, sign_targets
 from sightline.spec import Result
@@ -119,7 +127,7 @@ def episodes(
     >>> sl.episodes((x, y), ways=(2, 5), shots=(1, 3), queries=5, episodes=20).accuracy.shape
     (2, 2, 20)
     """
-    data = given(features)
+    data = as_features(features)
     x, y = vectors(data), single_labels(data, "features")
     check_finite(x, "features")
     check_varied(x, "features")

@@ -147,7 +147,7 @@ class ExtractionPass:
 
     def how(self, dataset: Dataset) -> dict[str, Any]:
         return {
-            "model": described(self.target.model),
+            "model": describe(self.target.model),
             "dataset": dataset.name,
             "images": len(dataset),
             "tokens": self.tokens,
@@ -175,7 +175,7 @@ class ExtractionPass:
             at += len(images)
 
 
-def described(model: Any) -> str:
+def describe(model: Any) -> str:
     """A model in a few words, for captions."""
     plan, file = plan_of(model), source(model)
     sizes = [f"{n} {getattr(plan, n)}" for n in ("width", "depth", "units") if getattr(plan, n, None)]

@@ -129,7 +129,7 @@ class FeatureTable:
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             begin(part, self)
-            held = mapped(part)
+            held = map_file(part)
             for name, value in self.layers.items():
                 held[name][...] = value.numpy()
             flush(held)
@@ -142,7 +142,7 @@ class FeatureTable:
     def read(cls, path: str | Path) -> "FeatureTable":
         """Open a file that `save` or `sl.extract(..., out=)` wrote; tensors are read when they are used."""
         head = header(path)
-        held = mapped(path, mode="c")
+        held = map_file(path, mode="c")
         labels = np.array(held.pop(LABELS))
         layers = {name: torch.from_numpy(held[name]) for name in head["layers"]}
         grids = {k: (int(v[0]), int(v[1])) for k, v in head["grids"].items()}
@@ -183,7 +183,7 @@ def begin(path: Path, shape: FeatureTable) -> None:
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + at)
-    mapped(path)[LABELS][...] = labels
+    map_file(path)[LABELS][...] = labels
 
 
 def header(path: str | Path) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def header(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason}).") from error
 
 
-def mapped(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
+def map_file(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
     """Every tensor of the file as an array on disk. Mode "c" lets torch have it without ever writing back."""
     entries, start = _entries(path)
     held: dict[str, NDArray[Any]] = {}

@@ -15,11 +15,11 @@ from sightline.evals.extraction import extract
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.inputs import (
     Given,
-    aligned,
+    align_classes,
+    as_features,
     check_finite,
-    checked_train,
+    check_train,
     combine,
-    given,
     positive_whole,
     same_width,
     single_labels,
@@ -99,7 +99,7 @@ def fewshot(
     >>> sl.fewshot((features, labels), (features, labels), shots=(1, 5), seeds=2).shots
     (1, 5)
     """
-    task = prepared(given(train, "training features"), given(test, "test features"))
+    task = prepare(as_features(train, "training features"), as_features(test, "test features"))
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
         raise ValueError("At least one seed is needed.")
@@ -145,10 +145,10 @@ class FewShotProblem:
         return np.bincount(self.truth[guess == self.truth], minlength=len(self.names)), used
 
 
-def prepared(train: FeatureTable, test: FeatureTable) -> FewShotProblem:
+def prepare(train: FeatureTable, test: FeatureTable) -> FewShotProblem:
     """Check both sets and bring them to the same classes; a class without any image takes no part."""
-    train, test = aligned(train, test)
-    x, z = checked_train(train), vectors(test, "test features")
+    train, test = align_classes(train, test)
+    x, z = check_train(train), vectors(test, "test features")
     same_width(x, z)
     check_finite(z, "test features")
     y, truth = single_labels(train, "training features"), single_labels(test, "test features")

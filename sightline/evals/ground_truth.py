@@ -29,7 +29,7 @@ def scene_masks(dataset: Dataset, image: ImageSpec, what: What = "subject") -> N
     ((3, 32, 32), 1)
     """
     exact = replace(image, interpolation="nearest")
-    table = [_painted(scene, what) for scene in scenes_of(dataset)]
+    table = [_paint(scene, what) for scene in scenes_of(dataset)]
     return np.stack([resize_and_crop(Image.fromarray(m), exact)[..., 0] for m in table]).astype(np.int64)
 
 
@@ -41,7 +41,7 @@ def scenes_of(dataset: Dataset) -> list[Scene]:
     return [source.scene(int(i)) for i in numbers]
 
 
-def _painted(scene: Scene, what: What) -> NDArray[np.uint8]:
+def _paint(scene: Scene, what: What) -> NDArray[np.uint8]:
     """Class numbers as an image of three equal channels, so that it goes the way of the images."""
     out = np.zeros(scene.pixels.shape[:2], dtype=np.uint8)
     if what == "subject":

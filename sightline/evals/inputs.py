@@ -15,7 +15,7 @@ Given = FeatureTable | tuple[Any, Any]  # features and labels, from `sl.extract`
 CHUNK = 8192  # rows looked at in one go
 
 
-def given(data: Given, what: str = "features") -> FeatureTable:
+def as_features(data: Given, what: str = "features") -> FeatureTable:
     """Features and labels from whatever a user has."""
     if isinstance(data, FeatureTable):
         return data
@@ -56,7 +56,7 @@ def _broken(x: Tensor, start: int) -> list[int]:
 
 
 def check_varied(x: Tensor, what: str) -> None:
-    """Single constant features are harmless; if all are, nothing can be learnt."""
+    """Single constant features are harmless; if all are, nothing can be learned."""
     first = x[:1]
     if all(bool((x[s : s + CHUNK] == first).all()) for s in range(0, len(x), CHUNK)):
         raise ValueError(f"All rows of the {what} are the same: there is nothing to tell classes apart by.")
@@ -68,8 +68,8 @@ def single_labels(data: FeatureTable, what: str) -> NDArray[np.int64]:
     return data.labels
 
 
-def checked_train(data: FeatureTable, what: str = "training features") -> Tensor:
-    """The rules for what is learnt from: rows there are, finite and not all alike, of at least two classes."""
+def check_train(data: FeatureTable, what: str = "training features") -> Tensor:
+    """The rules for training features: rows there are, finite and not all alike, of at least two classes."""
     x = vectors(data, what)
     if len(x) == 0:
         raise ValueError(f"There are no {what}.")
@@ -88,7 +88,7 @@ def same_width(train: Tensor, test: Tensor) -> None:
         )
 
 
-def aligned(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
+def align_classes(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
     """Both with the same class numbers: the same names in another order are matched by name, others are refused."""
     if train.labels.ndim != test.labels.ndim:
         raise ValueError("Training and test set must both have one label per image, or both several.")

@@ -136,7 +136,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     level = logging.WARNING if len(sources) > 1 else logging.DEBUG  # a single bad image is the error itself
     with evaluation_mode(ready):
         for chunk in progress([sources[i : i + batch] for i in range(0, len(sources), batch)], "predicting"):
-            names, prepared = _opened(chunk, ready.image, bad, level=level)
+            names, prepared = _open(chunk, ready.image, bad, level=level)
             if names:
                 rows.append(_best(_logits(ready, torch.cat(prepared), names), by=by, top=top))
                 done += names
@@ -192,7 +192,7 @@ def _refuse(error: BadImage) -> None:
     raise error
 
 
-def _opened(
+def _open(
     chunk: Sequence[Source], spec: ImageSpec, bad: dict[str, str], *, level: int
 ) -> tuple[list[str], list[Tensor]]:
     """The names and prepared pixels of what can be read; the rest goes into `bad` and to the log."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from sightline.evals.feature_table import FeatureTable
-from sightline.evals.inputs import Given, aligned, check_finite, combine, given, single_labels
+from sightline.evals.inputs import Given, align_classes, as_features, check_finite, combine, single_labels
 from sightline.spec import Result
 
 Matching = Literal["whole", "patches"]
@@ -72,8 +72,8 @@ def retrieval(
     >>> sl.evals.retrieval((torch.nn.functional.one_hot(y, 4) + 0.01 * torch.randn(12, 4), y)).summary()
     {'rank-1': 1.0, 'rank-5': 1.0, 'rank-10': 1.0, 'mAP': 1.0}
     """
-    q = given(query, "query features")
-    g = q if gallery is None else given(gallery, "gallery features")
+    q = as_features(query, "query features")
+    g = q if gallery is None else as_features(gallery, "gallery features")
     if gallery is not None:
         q, g = _same_individuals(q, g)
     y, w = single_labels(q, "query features"), single_labels(g, "gallery features")
@@ -83,7 +83,7 @@ def retrieval(
     elif matching == "patches":
         tables = [selection(e, select, share) for e in ((q,) if gallery is None else (q, g))]
         selected = tables[0]
-        similarity = matched(_patches(q), _patches(g), tables[0], tables[-1])
+        similarity = patch_similarity(_patches(q), _patches(g), tables[0], tables[-1])
         if truth is not None:
             overlap, chance = overlap_with(selected, np.asarray(truth, dtype=np.bool_))
     else:
@@ -110,7 +110,7 @@ def _same_individuals(q: FeatureTable, g: FeatureTable) -> tuple[FeatureTable, F
         number = {name: i for i, name in enumerate(g.classes)}
         labels = np.array([number[c] for c in q.classes])[single_labels(q, "query features")]
         return replace(q, labels=labels, classes=g.classes), g
-    return aligned(q, g)
+    return align_classes(q, g)
 
 
 def whole(q: FeatureTable, g: FeatureTable) -> Tensor:
@@ -169,13 +169,13 @@ def foreground_score(x: Tensor, grid: tuple[int, int] | None, select: str) -> Te
     raise ValueError(f"select is 'border', 'pooled', 'norm', 'all' or a table; got {select!r}.")
 
 
-def matched(q: Tensor, g: Tensor, chosen_q: NDArray[np.bool_], chosen_g: NDArray[np.bool_]) -> Tensor:
+def patch_similarity(q: Tensor, g: Tensor, chosen_q: NDArray[np.bool_], chosen_g: NDArray[np.bool_]) -> Tensor:
     """Similarity of images by their patches: mean over an image's patches of the best match, both ways, halved."""
     for table, what in ((chosen_q, "queries"), (chosen_g, "gallery")):
         if not table.any(1).all():
             raise ValueError(f"An image of the {what} has no selected patch.")
-    a, in_a = _gathered(q, chosen_q)
-    b, in_b = _gathered(g, chosen_g)
+    a, in_a = _gather(q, chosen_q)
+    b, in_b = _gather(g, chosen_g)
     out = torch.empty(len(a), len(b), dtype=torch.float64)
     for rows in _blocks(len(a), len(b) * a.shape[1] * b.shape[1]):
         pairs = torch.einsum("apd,bqd->abpq", a[rows], b)
@@ -186,7 +186,7 @@ def matched(q: Tensor, g: Tensor, chosen_q: NDArray[np.bool_], chosen_g: NDArray
     return out
 
 
-def _gathered(x: Tensor, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+def _gather(x: Tensor, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
     """Selected patches side by side (n, most, d), normalized, and which places are filled."""
     most = int(chosen.sum(1).max())
     order = np.argsort(~chosen, axis=1, kind="stable")[:, :most]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from sightline.data.datasets import Dataset
 from sightline.data.named.suites import SuiteTask, suite
-from sightline.evals.extraction import described, extract
+from sightline.evals.extraction import describe, extract
 from sightline.evals.few_shot import sweep_of
-from sightline.evals.inputs import checked_train, vectors
+from sightline.evals.inputs import check_train, vectors
 from sightline.evals.probing.ridge import Ridge, apply
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
@@ -125,10 +125,10 @@ def vtab(
     run = fit or linear(batch=batch, workers=workers)
     accuracy = [run(model, t, splits[t.name]) for t in progress(chosen, name)]
     return Vtab(
-        title=f"{described(model)} on {name}",
+        title=f"{describe(model)} on {name}",
         caption=f"{len(chosen)} tasks of 1,000 training images, "
         + ("frozen features, linear classifier." if fit is None else "by a function of the user's."),
-        how={"model": described(model), "protocol": "800 / 200 / 1000", "fit": "linear" if fit is None else "given"},
+        how={"model": describe(model), "protocol": "800 / 200 / 1000", "fit": "linear" if fit is None else "given"},
         about=About(models=(identify(model),), images="+".join(fingerprint(s["test"]) for s in splits.values())),
         suite=name,
         tasks=tuple(t.name for t in chosen),
@@ -145,7 +145,7 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
         train, val, test = (
             extract(model, splits[part], batch=batch, workers=workers) for part in ("train800", "val200", "test")
         )
-        x, v, z = checked_train(train), vectors(val), vectors(test)
+        x, v, z = check_train(train), vectors(val), vectors(test)
         y, w = torch.from_numpy(train.labels), torch.from_numpy(val.labels)
         ridge = Ridge.of_labels(x, y, task.classes)
         right = {

@@ -30,7 +30,7 @@ Data = Any  # a Dataset, a batch of images, or an iterable of images, files, pai
 class Batch:
     """The same images as each model wants them, and their labels where they have any."""
 
-    images: tuple[Tensor, ...]  # one batch per subject
+    images: tuple[Tensor, ...]  # one batch per model
     labels: Tensor | None
 
     def __len__(self) -> int:
@@ -108,13 +108,13 @@ class ImageSource:
         each = {spec: d.batches(spec, batch=self.batch, device=None) for spec in specs}
         for made in zip(*each.values()):
             bytes_ = {spec: images for spec, (images, _) in zip(each, made)}
-            yield Batch(tuple(_placed(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
+            yield Batch(tuple(_place(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
 
     def _loose(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         rows = self._rows(repeat)
         while chunk := list(itertools.islice(rows, self.batch)):
             raws, labels = zip(*chunk)
-            images = tuple(_placed(model_batch(raws, s.image), s) for s in observed)
+            images = tuple(_place(model_batch(raws, s.image), s) for s in observed)
             yield Batch(images, None if any(l is None for l in labels) else torch.as_tensor(labels))
 
     def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
@@ -196,7 +196,7 @@ def _unbatched(item: Any) -> Iterator[tuple[Any, Any]]:
     return iter([(image, label)])
 
 
-def _placed(images: Tensor, s: ObservedModel) -> Tensor:
+def _place(images: Tensor, s: ObservedModel) -> Tensor:
     device, dtype = s.place
     return images.to(device=device, dtype=dtype)
 

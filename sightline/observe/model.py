@@ -42,7 +42,7 @@ class ObservedModel:
     def _id(self) -> ModelId:
         return identity.identify(self.model, self.parts)
 
-    def renamed(self, name: str) -> "ObservedModel":
+    def with_name(self, name: str) -> "ObservedModel":
         """The same observation under another display name."""
         made = replace(self, given_name=name)
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_id"})
@@ -65,7 +65,7 @@ class ObservedModel:
 
     @property
     def block_outputs(self) -> list[Part]:
-        """What each encoder block or residual unit puts out."""
+        """The output of each encoder block or residual unit."""
         return block_outputs(self.parts)
 
     @property
@@ -100,7 +100,7 @@ def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
     if isinstance(model, ObservedModel):
         if image is None or image == model.image:
             return model
-        return observe(model.model, image=image).renamed(model.given_name)
+        return observe(model.model, image=image).with_name(model.given_name)
     if not isinstance(model, nn.Module):
         raise ValueError(f"A model is expected, from sl.build, sl.load or sl.adopt; got a {type(model).__name__}.")
     ready = callable(getattr(model, "features", None)) and isinstance(getattr(model, "image", None), ImageSpec)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.adoption.attention import Interception
-from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, pick
+from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, find_child
 from sightline.models.taps import first_tensor
 from sightline.models.vit import Block, ViT
 from sightline.observe.model import ObservedModel
@@ -73,7 +73,7 @@ def _as_it_came(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> An
 
 
 def _like(output: Any, value: Tensor) -> Any:
-    """A value in the form in which the block puts out its own."""
+    """A value in the form of the block's own output."""
     return value if isinstance(output, Tensor) else (value, *output[1:])
 
 
@@ -130,13 +130,13 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
         stack.callback(setattr, block, "skips", block.skips)
         block.skips = False
         return
-    # someone else's pre-norm block: what stood on the skip is kept from the second norm and from the output
-    said: dict[str, Tensor] = {}
-    attention, norm, mlp = pick(block, ATTENTION_BRANCH), pick(block, NORM2), pick(block, MLP_BRANCH)
+    # another library's pre-norm block: what stood on the skip is kept from the second norm and from the output
+    seen: dict[str, Tensor] = {}
+    attention, norm, mlp = find_child(block, ATTENTION_BRANCH), find_child(block, NORM2), find_child(block, MLP_BRANCH)
     assert attention is not None
     assert norm is not None
     assert mlp is not None
-    stack.callback(attention.register_forward_hook(lambda m, a, out: said.update(a=first_tensor("", out))).remove)
-    stack.callback(norm.register_forward_pre_hook(lambda m, a: (said["a"],)).remove)
-    stack.callback(mlp.register_forward_hook(lambda m, a, out: said.update(m=first_tensor("", out))).remove)
-    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, said["m"])).remove)
+    stack.callback(attention.register_forward_hook(lambda m, a, out: seen.update(a=first_tensor("", out))).remove)
+    stack.callback(norm.register_forward_pre_hook(lambda m, a: (seen["a"],)).remove)
+    stack.callback(mlp.register_forward_hook(lambda m, a, out: seen.update(m=first_tensor("", out))).remove)
+    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, seen["m"])).remove)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.adoption.attention import spelled_out
+from sightline.adoption.attention import explicit_attention
 from sightline.observe.attention import attention_probs
 from sightline.observe.model import evaluation_mode, observe
 from tests import peers
@@ -165,7 +165,7 @@ def test_masks_scale_and_grouped_queries(causal, kind):
     mask = None if kind == "none" or causal else torch.rand(2, 1, 5, 5)
     mask = mask > 0.3 if kind == "bool" and mask is not None else mask
     want = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=0.7, enable_gqa=True)
-    probs = spelled_out(q, k, mask, causal=causal, scale=0.7)
+    probs = explicit_attention(q, k, mask, causal=causal, scale=0.7)
     torch.testing.assert_close(probs @ v.repeat_interleave(2, dim=1), want, equal_nan=True)
 
 

@@ -33,7 +33,7 @@ def test_priors_of_a_cnn_and_of_vits(make_images):
     with torch.no_grad():
         model.positions[0].table.mul_(20)  # a ViT to which places matter
     vit = sl.analysis.inductive_bias(model, make_images, n=4)
-    assert cnn.relational == RELATIONAL_BIASES  # R2 goes with the report, and comes back
+    assert cnn.relational == RELATIONAL_BIASES  # the table goes with the report, and comes back
     assert cnn.locality_first > 0.5  # GroupNorm looks at the whole map
     assert cnn.locality_first > cnn.locality_last
     assert cnn.equivariance < vit.equivariance

@@ -1,4 +1,4 @@
-"""Symmetries of layers and models (E11, R4 to R6, R36)."""
+"""Symmetries of layers and models."""
 
 import pytest
 import torch

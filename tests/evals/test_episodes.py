@@ -1,4 +1,4 @@
-"""Episodes: disjoint classes, exact sizes, the trends of R15, and similarity within classes."""
+"""Episodes: disjoint classes, exact sizes, trends with ways and shots, and similarity within classes."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def test_cosine_similarity_is_the_mean_over_pairs(seed, n):
     assert between == pytest.approx(np.mean(other), abs=1e-9)
 
 
-def test_r16_a_high_score_goes_with_similarity_within_classes():
+def test_a_high_score_goes_with_similarity_within_classes():
     tight, loose = (clusters(200, classes=10, noise=n) for n in (0.3, 3.0))
     a, b = (sl.episodes(d, 5, 1, queries=5, episodes=50) for d in (tight, loose))
     assert a.mean > b.mean

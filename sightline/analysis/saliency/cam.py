@@ -22,7 +22,7 @@ def cam(activations: Float[Tensor, "b n d"], gradients: Float[Tensor, "b n d"]) 
 def cam_layer(s: ObservedModel) -> str:
     """The last layer whose patches the head still depends on.
 
-    Behind the last attention a class token sees no patch any more, so there it is the norm before that attention; with
+    After the last attention a class token sees no patch any more, so there it is the norm before that attention; with
     mean pooling, and for a CNN, it is the output of the last block.
     """
     if s.attention_blocks and s.pool == "cls" and s.prefix:

@@ -18,7 +18,7 @@ from sightline.spec import Result
 BLUR = 8  # a blurred image has lost all detail finer than an eighth of its side
 
 
-def blurred(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+def blur(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     """The image without its content: averaged over large cells and spread out again."""
     small = F.adaptive_avg_pool2d(images, (min(BLUR, images.shape[2]), min(BLUR, images.shape[3])))
     for _ in range(2):
@@ -37,7 +37,7 @@ def curves(
     if isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps is a whole number from 1 up; got {steps!r}.")
     rank = maps.flatten(1).argsort(1, descending=True).argsort(1).view_as(maps)
-    cells, base = maps[0].numel(), blurred(images)
+    cells, base = maps[0].numel(), blur(images)
     sums = torch.zeros(2, len(images), dtype=torch.float64)
     for step in range(steps + 1):
         taken = (rank < round(cells * step / steps)).to(images)[:, None]

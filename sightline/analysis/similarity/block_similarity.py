@@ -26,7 +26,7 @@ class BlockSimilarity(Result):
     """
 
     models: tuple[str, ...]
-    similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN behind the last block of a shallower one
+    similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN after the last block of a shallower one
     band: NDArray[np.float64]
     depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
     varied: str = ""  # what differs between the models: "data", "size", "tuning" ...; empty where it is not said
@@ -84,11 +84,11 @@ def block_similarity(
         title="Similarity to the reference, by block",
         caption=f"CKA of each block with the reference's at the same depth: {found.how['n']:,} images.",
         how={"n": found.how["n"], "batch": batch, "repeats": repeats, "seed": seed, "tokens": tokens},
-        about=replace(found.about, models=(*(s.renamed(k).id if k else s.id for k, s in observed.items()), one.id)),
+        about=replace(found.about, models=(*(s.with_name(k).id if k else s.id for k, s in observed.items()), one.id)),
         models=tuple(models),
-        similarity=padded(rows),
-        band=padded(bands),
-        depth=padded(depths),
+        similarity=pad_rows(rows),
+        band=pad_rows(bands),
+        depth=pad_rows(depths),
         varied=varied,
     )
 
@@ -139,7 +139,7 @@ def frequency_similarity(
     )
 
 
-def padded(rows: list[NDArray]) -> NDArray[np.float64]:
+def pad_rows(rows: list[NDArray]) -> NDArray[np.float64]:
     out = np.full((len(rows), max(map(len, rows))), np.nan)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row

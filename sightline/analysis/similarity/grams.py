@@ -70,8 +70,8 @@ class Sums:
 
     def add(self, m: int, a: dict[str, Tensor], b: dict[str, Tensor] | None) -> None:
         """One batch of m images. Layers without a Gram matrix become NaN."""
-        here = stacked(a, self.rows, m)
-        there = here if b is None else stacked(b, self.columns or (), m)
+        here = stack_grams(a, self.rows, m)
+        there = here if b is None else stack_grams(b, self.columns or (), m)
         x = u_center(here).flatten(1)
         y = x if b is None else u_center(there).flatten(1)
         self._note((x @ y.mT).cpu(), x.square().sum(1).cpu(), y.square().sum(1).cpu())
@@ -124,7 +124,7 @@ class Sums:
         return torch.where(known, self.shared / max(self.near, 1), torch.nan)
 
 
-def stacked(grams: dict[str, Tensor], names: Sequence[str], m: int) -> Tensor:
+def stack_grams(grams: dict[str, Tensor], names: Sequence[str], m: int) -> Tensor:
     """(layers, m, m) in float64; what is missing is NaN and makes its row and column NaN."""
     some = next(iter(grams.values()), torch.zeros(m, m, dtype=torch.float64))
     out = torch.full((len(names), m, m), torch.nan, dtype=torch.float64, device=some.device)

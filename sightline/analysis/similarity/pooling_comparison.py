@@ -1,4 +1,4 @@
-"""A class-token model beside its mean-pooled twin: where tokens stay, what they know, where the two part."""
+"""A class-token model compared with a mean-pooled one: localization, probes, CKA by block."""
 
 from dataclasses import dataclass, replace
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.analysis.probes import layer_probes, token_probes
-from sightline.analysis.similarity.block_similarity import block_similarity, padded
+from sightline.analysis.similarity.block_similarity import block_similarity, pad_rows
 from sightline.analysis.similarity.localization import localization
 from sightline.data.datasets import Dataset
 from sightline.observe.model import Model, ObservedModel, observe
@@ -37,8 +37,8 @@ class PoolingComparison(Result):
         half = max(1, len(self.by_block) // 2)
         return {
             "tokens most like their own patch, CLS minus GAP": float(self.own[0] - self.own[1]),
-            "CKA of the twins, lower half": float(self.by_block[:half].mean()),
-            "CKA of the twins, last block": float(self.by_block[-1]),
+            "CKA of the two, lower half": float(self.by_block[:half].mean()),
+            "CKA of the two, last block": float(self.by_block[-1]),
             "probe of single tokens, last block, CLS": float(self.per_token[0, -1]),
             "probe of single tokens, last block, GAP": float(self.per_token[1, -1]),
         }
@@ -89,13 +89,13 @@ def pooling_comparison(
         by_block=alike.similarity[0],
         curves=curves.curves,
         accuracy=curves.accuracy,
-        per_token=padded([t.mean for t in tokens]),
+        per_token=pad_rows([t.mean for t in tokens]),
         layers=max((t.layers for t in tokens), key=len),
     )
 
 
 def _check(one: ObservedModel, two: ObservedModel) -> None:
     if not one.attention_blocks or one.pool != "cls" or not one.prefix:
-        raise ValueError(f"The first of the twins reads a class token; {one.name} pools by {one.pool!r}.")
+        raise ValueError(f"The first model reads a class token; {one.name} pools by {one.pool!r}.")
     if not two.attention_blocks or two.pool != "gap":
-        raise ValueError(f"The second of the twins averages its patches; {two.name} pools by {two.pool!r}.")
+        raise ValueError(f"The second model averages its patches; {two.name} pools by {two.pool!r}.")

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import check_shots, shot_rows
-from sightline.evals.inputs import Given, aligned, combine, given, single_labels
+from sightline.evals.inputs import Given, align_classes, as_features, combine, single_labels
 from sightline.evals.interval import half_width
-from sightline.evals.probing.probes import LinearProbe, fit_score, probe_named
+from sightline.evals.probing.probes import LinearProbe, fit_score, make_probe
 from sightline.evals.probing.ridge import L2
 from sightline.progress import progress
 from sightline.spec import Result
@@ -74,14 +74,14 @@ def probe(
     >>> sl.probe(*both, probe=sl.evals.KNNProbe(3)).layers
     ('blocks.0.mlp_sum', 'blocks.5.mlp_sum')
     """
-    train, test = aligned(given(train, "training features"), given(test, "test features"))
+    train, test = align_classes(as_features(train, "training features"), as_features(test, "test features"))
     if list(train.layers) != list(test.layers):
         raise ValueError("Training and test features come from different layers: extract both alike.")
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
         raise ValueError("At least one seed is needed.")
     if isinstance(probe, str) and probe != "ridge":
-        probe = probe_named(probe)
+        probe = make_probe(probe)
     chosen = LinearProbe("ridge", l2=L2) if probe in (None, "ridge") else probe
     jobs = [(name, seed) for name in train.layers for seed in (numbers if shots else numbers[:1])]
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}
@@ -95,7 +95,7 @@ def probe(
         title="Accuracy by layer",
         caption=f"{type(chosen).__name__} on frozen features, {shots or 'all'} training images per class, "
         f"{len(test)} test images.",
-        how={**train.how, "probe": _described(chosen), "shots": shots or "all"},
+        how={**train.how, "probe": _describe(chosen), "shots": shots or "all"},
         about=combine(train.about, test.about),
         layers=tuple(train.layers),
         seeds=numbers if shots else numbers[:1],
@@ -136,6 +136,6 @@ def _table(rows: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     return table
 
 
-def _described(probe: Any) -> str:
+def _describe(probe: Any) -> str:
     settings = {k: v for k, v in vars(probe).items() if isinstance(v, str | int | float) and not k.endswith("_")}
     return f"{type(probe).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"

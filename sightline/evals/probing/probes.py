@@ -10,7 +10,7 @@ from torch import Tensor
 from sightline.data.draws import Draws, hash_key
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import Penalty, class_ranks, sweep_of
-from sightline.evals.inputs import aligned, check_finite, checked_train, same_width, vectors
+from sightline.evals.inputs import align_classes, check_finite, check_train, same_width, vectors
 from sightline.evals.probing import logistic
 from sightline.evals.probing.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2
 
@@ -18,7 +18,7 @@ Data = FeatureTable | ArrayLike | Tensor
 TRAIN_ROWS, TEST_ROWS = 16_384, 1024  # of a block of similarities: 128 MB
 
 
-def as_extracted(features: Data, labels: ArrayLike | Tensor | None) -> FeatureTable:
+def as_table(features: Data, labels: ArrayLike | Tensor | None) -> FeatureTable:
     """Features with labels, given together or apart."""
     if isinstance(features, FeatureTable):
         if labels is not None:
@@ -54,19 +54,19 @@ class _Probe:
     def scores(self, features: Data) -> Tensor:
         raise NotImplementedError
 
-    def fitted(self) -> FeatureTable:
+    def trained_on(self) -> FeatureTable:
         if self.train is None:
             raise ValueError("The probe has not been fitted: call .fit(features, labels) first.")
         return self.train
 
     def predict(self, features: Data) -> NDArray[Any]:
         """Class numbers (n,); for several labels per row a table (n, k) of bool."""
-        train, scores = self.fitted(), self.scores(features)
+        train, scores = self.trained_on(), self.scores(features)
         return (scores > 0).numpy() if train.labels.ndim == 2 else scores.argmax(1).numpy()
 
     def score(self, features: Data, labels: ArrayLike | Tensor | None = None) -> float:
         """Share of rows whose class is predicted; for several labels per row, the mean average precision."""
-        train, test = aligned(self.fitted(), as_extracted(features, labels))
+        train, test = align_classes(self.trained_on(), as_table(features, labels))
         if len(test) == 0:
             raise ValueError("There are no rows to score.")
         if train.labels.ndim == 2:
@@ -97,8 +97,8 @@ class LinearProbe(_Probe):
         self.method, self.l2 = method, l2
 
     def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "LinearProbe":
-        train = as_extracted(features, labels)
-        x = checked_train(train)
+        train = as_table(features, labels)
+        x = check_train(train)
         y = torch.from_numpy(train.labels)
         classes, ranks = len(train.classes), ranks_of(train.labels)
         sweep = (float(self.l2),) if isinstance(self.l2, int | float) else sweep_of(self.l2)
@@ -116,7 +116,7 @@ class LinearProbe(_Probe):
 
     def scores(self, features: Data) -> Tensor:
         """One number per row and class: the larger, the more likely."""
-        self.fitted()
+        self.trained_on()
         x = as_vectors(features, len(self.scaling.mean))
         return torch.cat([*apply(x, self.weights, self.scaling), torch.empty(0, self.weights.shape[1])])
 
@@ -125,7 +125,7 @@ class LinearProbe(_Probe):
         if self.method != "logistic":
             raise ValueError("Only a logistic probe has probabilities: LinearProbe('logistic').")
         scores = self.scores(features)
-        return scores.sigmoid() if self.fitted().labels.ndim == 2 else scores.softmax(1)
+        return scores.sigmoid() if self.trained_on().labels.ndim == 2 else scores.softmax(1)
 
 
 def ranks_of(labels: NDArray[Any]) -> Tensor:
@@ -159,15 +159,15 @@ class KNNProbe(_Probe):
         self.neighbors, self.weights, self.temperature = neighbors, weights, temperature
 
     def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "KNNProbe":
-        train = as_extracted(features, labels)
-        checked_train(train)
+        train = as_table(features, labels)
+        check_train(train)
         if len(train) < self.neighbors:
             raise ValueError(f"{self.neighbors} neighbors were asked for; there are {len(train)} training rows.")
         self.train = train
         return self
 
     def scores(self, features: Data) -> Tensor:
-        train = self.fitted()
+        train = self.trained_on()
         x = as_vectors(features, vectors(train).shape[1])
         several = train.labels.ndim == 2
         labels = torch.from_numpy(train.labels)
@@ -198,13 +198,13 @@ def nearest(x: Tensor, among: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
     """Accuracy of a fresh fit; the same probe may be used again and again."""
-    train, test = aligned(train, test)
+    train, test = align_classes(train, test)
     same_width(train.features, test.features)
     return probe.fit(train).score(test)
 
 
-def probe_named(name: str, **settings: Any) -> Any:
-    """ridge, logistic or knn."""
+def make_probe(name: str, **settings: Any) -> Any:
+    """ridge, logistic or knn, as the command line calls them."""
     match name:
         case "ridge" | "logistic":
             return LinearProbe(name, **settings)

@@ -39,7 +39,7 @@ class Scaling:
         return cls(mean, (square / len(x)).sqrt() + EPSILON)
 
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e"]:
-        """Standardized in float64, with the constant feature behind."""
+        """Standardized in float64, followed by the constant feature."""
         out = torch.full((len(x), x.shape[1] + 1), CONSTANT, dtype=torch.float64)
         torch.sub(x.double(), self.mean, out=out[:, :-1])
         out[:, :-1] /= self.std
