@@ -27,7 +27,7 @@ from sightline.analysis.similarity.grams import Sums, unusable
 from sightline.analysis.similarity.measures import gram
 from sightline.models.taps import record
 from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import select_layers
+from sightline.observe.selection import select_layers
 
 BATCH, BATCHES = 128, 4  # 512 images; every round takes another batch
 HEADS = 16  # images of one round of attention statistics

@@ -23,7 +23,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline.data import images
-from sightline.data.images import Encoded
+from sightline.data.images import EncodedImage
 
 ROUNDS = 7
 SPEC = sl.ImageSpec(size=(224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bilinear")
@@ -37,7 +37,7 @@ class Memory(sl.Dataset):
         self.labels = np.zeros(len(files), np.int64)
 
     def image(self, index):
-        return Encoded(self.files[index], str(index))
+        return EncodedImage(self.files[index], str(index))
 
     def where(self, index):
         return str(index)

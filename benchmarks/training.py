@@ -80,7 +80,7 @@ def ours(name: str, epochs: float) -> None:
     train, test = (sl.dataset("cifar10", split=split) for split in ("train", "test"))
     family = sl.recipes.laptop_bit if name.startswith("bit") else sl.recipes.laptop_vit
     recipe = replace(family("cifar10"), epochs=epochs, sizes=((0, 16), (0.4, 24), (0.75, 32)))
-    every = max(1, recipe.total(len(train)) // 8)
+    every = max(1, recipe.total_steps(len(train)) // 8)
     with tempfile.TemporaryDirectory() as folder:
         sl.fit(sl.build(name, classes=10), train, recipe, out=Path(folder) / "run", evals=[(every, told(test))])
 

@@ -2,7 +2,5 @@
 
 import lazy_loader as lazy
 
-from sightline import threads as threads  # before torch is loaded
-
 __version__ = "0.2.0"
 __getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

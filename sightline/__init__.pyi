@@ -3,12 +3,13 @@ from . import analysis as analysis
 from . import data as data
 from . import evals as evals
 from . import models as models
+from . import observe as observe
 from . import report as report
 from . import studies as studies
 from . import training as training
 from . import views as views
 from . import weights as weights
-from .adoption.adopt import adopt as adopt
+from .adoption.recognition import adopt as adopt
 from .analysis.ablation import what_if as what_if
 from .analysis.attention.distance import attention_distance as attention_distance
 from .analysis.attention.head_attention import head_attention as head_attention
@@ -49,7 +50,7 @@ from .studies.claims import verdicts as verdicts
 from .training import recipes as recipes
 from .training.loop import fit as fit
 from .training.recipe import Recipe as Recipe
-from .training.run import Run as Run
+from .training.run.folder import Run as Run
 from .views.draw import draw as draw
 from .views.draw import save_figure as save_figure
 from .weights.loading import load as load

@@ -1,36 +1,91 @@
-"""A progress bar for anything longer than two seconds, and nothing for what is shorter or is not watched."""
+"""Progress on stderr: a bar on a terminal, a plain line now and then in a log."""
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 T = TypeVar("T")
-SILENCE = 2.0  # seconds
+DELAY = 2.0  # seconds before the bar appears
+LOG_EVERY = 10.0  # seconds between two lines in a log
 
 
-def progress(items: Sequence[T], what: str) -> Iterator[T]:
-    """Go through items; after two seconds a bar on stderr says how far. In a log, a line every ten seconds."""
-    begun = said = time.monotonic()
-    bar: Progress | None = None
-    task = None
+class ProgressBar:
+    """A bar on a terminal. In a log there is no bar, and `print` prints plain lines."""
+
+    def __init__(self, label: str, *, total: int, transient: bool = True):
+        self.label, self.total, self.transient = label, total, transient
+        self._bar: Progress | None = None
+
+    @property
+    def visible(self) -> bool:
+        return self._bar is not None
+
+    def start(self, completed: int = 0) -> bool:
+        """Show the bar if stderr is a terminal; returns whether it is."""
+        if sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            times = (TimeElapsedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=self.transient)
+            self._task = self._bar.add_task(self.label, total=self.total or None, completed=completed)
+            self._bar.start()
+        return self.visible
+
+    def update(self, completed: int | None = None, *, label: str | None = None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=completed, description=label)
+
+    def print(self, text: str) -> None:
+        """A line above the bar, or in the log."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False)
+        else:
+            print(text, file=sys.stderr)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def progress(items: Sequence[T], label: str) -> Iterator[T]:
+    """Iterate over items; after two seconds a bar on stderr shows how far. In a log, a line every ten seconds."""
+    start = last_line = time.monotonic()
+    bar = ProgressBar(label, total=len(items))
     try:
         for number, item in enumerate(items):
             now = time.monotonic()
-            if bar is None and now - begun > SILENCE and sys.stderr.isatty():
-                bar = Progress(console=Console(stderr=True), transient=True)
-                bar.start()
-                task = bar.add_task(what, total=len(items) or None, completed=number)
-            elif bar is None and now - said > 5 * SILENCE:
-                of = f" of {len(items):,}" if len(items) else ""  # 0: not known before
-                print(f"{what}: {number:,}{of}", file=sys.stderr)
-                said = now
-            if bar is not None and task is not None:
-                bar.update(task, completed=number)
+            if bar.visible:
+                bar.update(number)
+            elif not (now - start > DELAY and bar.start(number)) and now - last_line > LOG_EVERY:
+                total = f" of {len(items):,}" if len(items) else ""  # 0: not known in advance
+                bar.print(f"{label}: {number:,}{total}")
+                last_line = now
             yield item
     finally:
-        if bar is not None:
-            bar.stop()
+        bar.stop()
+
+
+@contextmanager
+def byte_progress(label: str, *, total: int | None, completed: int = 0) -> Iterator[Callable[[int], None]]:
+    """A bar for a transfer; call what it yields with the number of bytes that have arrived."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(label, total=total, completed=completed)
+        yield lambda count: bar.advance(task, count)
+
+
+def status(label: str) -> AbstractContextManager[object]:
+    """A spinner for work whose length is unknown."""
+    return Console(stderr=True).status(label)

@@ -1,5 +1,6 @@
 """Value types that every room shares. No logic beyond saving and loading what they hold."""
 
+import importlib
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,20 @@ class ImageSpec:
     crop: float = 1.0
     fit: Literal["crop", "squash"] = "crop"
     interpolation: Interpolation = "bicubic"
+
+    @classmethod
+    def imagenet(
+        cls,
+        size: tuple[int, int],
+        *,
+        channels: int = 3,
+        crop: float = 0.875,
+        interpolation: Interpolation = "bicubic",
+    ) -> "ImageSpec":
+        """ImageNet mean and standard deviation, short side to size / crop, center crop; 0.5 where not RGB."""
+        half = (0.5,) * channels
+        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else (half, half)
+        return cls(size=size, mean=mean, std=std, crop=crop, interpolation=interpolation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +142,45 @@ class Result:
             head["type"], head["values"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
+        _import_type(str(head["type"]))
         kinds = {kind.__name__: kind for kind in _family(cls)}
         if head["type"] not in kinds:
-            raise ValueError(f"{path} holds a {head['type']}; expected one of {', '.join(sorted(kinds))}.")
+            expected = f"expected one of {', '.join(sorted(kinds))}"
+            raise ValueError(
+                f"{path} holds a {head['type']}, a type that this version of Sightline does not have ({expected}): "
+                "compute it again, for instance with sl.look."
+            )
         kind = kinds[head["type"]]
         try:
             values = {k: _tuples(v) for k, v in head["values"].items()}
-            return kind(**held, **values | {"about": _about(values.get("about", {}))})
+            if "about" not in values:
+                values = _from_version_1(values, {f.name for f in fields(kind)})
+            return kind(**held, **values | {"about": about_of(values["about"])})
         except (TypeError, AttributeError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
             raise ValueError(f"{path} holds {what}: compute it again.") from error
 
 
-def _about(values: dict[str, Any]) -> About:
+def about_of(values: dict[str, Any]) -> About:
+    """As JSON holds it."""
     return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
+
+
+def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Files of version 1 told in `how` what is in fields now; they know no fingerprints."""
+    how = dict(values.get("how", {}))
+    told = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
+    about = {"models": tuple(told), "analysis": str(how.pop("analysis", ""))}
+    moved: dict[str, Any] = {k: how.pop(k) for k in ("side", "varied") if k in how and k in names}
+    return {**values, "how": how, "about": about, **moved}
+
+
+def _import_type(name: str) -> None:
+    """Import the module that defines a type of result. The file says which it is, so no import here can name it: the
+    rooms' tables of public names do, and a name that none of them has is left to the caller."""
+    for room in ("analysis", "evals", "training"):
+        if name in (public := importlib.import_module(f"sightline.{room}")).__all__:
+            getattr(public, name)
 
 
 def _family(cls: type[Result]) -> list[type[Result]]:
@@ -152,7 +193,7 @@ def pack(result: Result, file: IO[bytes]) -> None:
     held = {f.name: getattr(result, f.name) for f in fields(result)}
     arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
     rest = {k: v for k, v in held.items() if k not in arrays}
-    head = to_json({"type": type(result).__name__, "version": 1, "values": rest})
+    head = to_json({"type": type(result).__name__, "version": 2, "values": rest})
     np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
 
 

@@ -16,7 +16,7 @@ import sightline as sl
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sightline"
 FLOORS = [
-    {"spec", "files", "progress", "threads"},
+    {"spec", "files", "progress"},
     {"models", "data"},
     {"weights", "adoption"},
     {"observe"},
@@ -163,8 +163,7 @@ def public_things():
             if not isinstance(thing, types.ModuleType):
                 seen[name] = thing
             elif thing.__name__ == "sightline.training.recipes":
-                own = [n for n, v in vars(thing).items() if getattr(v, "__module__", None) == thing.__name__]
-                seen |= {n: getattr(thing, n) for n in own if n[0] != "_"}
+                seen |= {n: getattr(thing, n) for n in thing.__all__}
     return seen
 
 

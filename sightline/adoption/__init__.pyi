@@ -1,1 +1,2 @@
-from .adopt import adopt as adopt
+from .errors import AdoptionError as AdoptionError
+from .recognition import adopt as adopt

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
 from sightline.adoption.shortcuts import Shortcut, Shortcuts, find
 from sightline.adoption.wrapper import AdoptedModel, Facts, Hook, first_logits, wired
 from sightline.models.parts import Part
 from sightline.spec import Features, ImageSpec
-from sightline.weights.report import WeightsError
 
 UNIT = re.compile(r"Bottleneck|Block|Unit|Layer|Residual|Inception")  # names of units outside a row of modules
 NOT_A_UNIT = re.compile(r"Squeeze|^SE|SELayer|ECA|Pool|Norm(Act\w*|2d)?$|Activation$")  # gates have convolutions, too
@@ -57,7 +57,7 @@ class AdoptedCNN(AdoptedModel):
         convolutions = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
         name = type(module).__name__
         if not convolutions:
-            raise WeightsError(f"A {name} cannot be adopted: it has neither attention blocks nor convolutions.")
+            raise AdoptionError(f"A {name} cannot be adopted: it has neither attention blocks nor convolutions.")
         size = image.size if image else size_of(module)
         channels = convolutions[0].in_channels
         first = next(module.parameters())
@@ -66,18 +66,20 @@ class AdoptedCNN(AdoptedModel):
             seen, out = watch(module, x)
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise WeightsError(
+            raise AdoptionError(
                 f"A {name} does not take images of {size[0]} x {size[1]} ({reason}): give image=ImageSpec(size=...)."
             ) from error
         maps = [s for s in seen if len(s.shape) == 4]
         wide = [s for s in maps if s.shape[2] * s.shape[3] > 1] or maps
         if not wide or wide[-1].shape[2] > wide[-1].shape[1] * 64:
-            raise WeightsError(f"A {name} cannot be adopted: no feature map (batch, channels, rows, columns) was seen.")
+            raise AdoptionError(
+                f"A {name} cannot be adopted: no feature map (batch, channels, rows, columns) was seen."
+            )
         if out.flatten(1).ndim != 2 or out.numel() != out.shape[0] * out.shape[1]:
-            raise WeightsError(f"A {name} cannot be adopted: it puts out {tuple(out.shape)}, not one vector each.")
+            raise AdoptionError(f"A {name} cannot be adopted: it puts out {tuple(out.shape)}, not one vector each.")
         last = wide[-1]
         if any(len(s.shape) == 3 and s.shape[1] > 1 for s in seen[seen.index(last) + 1 :]):
-            raise WeightsError(f"A {name} cannot be adopted: behind its last feature map it still works on tokens.")
+            raise AdoptionError(f"A {name} cannot be adopted: behind its last feature map it still works on tokens.")
         units = [s for s in maps if _is_unit(module, s)]
         classifier = _classifier(seen, seen.index(last), out)
         config = Facts(

@@ -5,7 +5,6 @@ from typing import Any
 from torch import nn
 
 from sightline.spec import ImageSpec
-from sightline.weights.formats.guess import imagenet
 
 SIDE = 224
 
@@ -49,4 +48,4 @@ def spec_of(module: nn.Module, size: tuple[int, int], channels: int) -> ImageSpe
     if kind in ("vit", "bit") or channels != 3:
         half = (0.5,) * channels
         return ImageSpec(size=size, mean=half, std=half, fit="squash", interpolation="bilinear")
-    return imagenet(size, how="bilinear" if library(module) == "torchvision" else "bicubic")
+    return ImageSpec.imagenet(size, interpolation="bilinear" if library(module) == "torchvision" else "bicubic")

@@ -1,20 +1,21 @@
 """Adopting a ViT: where its blocks, norms and attention are, under whatever names, and taps with ours."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sightline.adoption.attention import AttentionFeed
+from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
 from sightline.adoption.wrapper import AdoptedModel, Facts, Hook, first_logits, wired
-from sightline.models.layers import attention
 from sightline.models.parts import Part, block_parts
 from sightline.models.taps import Tap
 from sightline.spec import Features, ImageSpec
-from sightline.weights.report import WeightsError
 
 NORM1, NORM2 = ("norm1", "ln_1", "layernorm_before"), ("norm2", "ln_2", "layernorm_after")
 ATTENTION = ("attn", "self_attention", "attention")
@@ -68,49 +69,23 @@ def find_encoder(module: nn.Module) -> Blocks:
     if not isinstance(embed, nn.Conv2d):
         missing.append(f"a patch embedding ({', '.join(EMBED)})")
     if missing:
-        raise WeightsError(f"A {type(module).__name__} cannot be adopted: it lacks {'; '.join(missing)}.")
+        raise AdoptionError(f"A {type(module).__name__} cannot be adopted: it lacks {'; '.join(missing)}.")
     assert isinstance(embed, nn.Conv2d)
     return Blocks(blocks, last[0], embed, blocks[0])
 
 
-def query_key_value(block: nn.Module, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the attention of a block makes of its normalized input, (b, h, n, d) each."""
+def head_count(block: nn.Module, seen: int) -> int:
+    """How many heads attended; of an attention that cannot be watched, what the module says."""
     attn: Any = pick(block, ATTENTION)
-    if hasattr(attn, "qkv"):  # timm
-        q, k, v = F.linear(y, attn.qkv.weight, attn.qkv.bias).chunk(3, dim=-1)
-        heads = attn.num_heads
-    elif hasattr(attn, "in_proj_weight"):  # torchvision
-        q, k, v = F.linear(y, attn.in_proj_weight, attn.in_proj_bias).chunk(3, dim=-1)
-        heads = attn.num_heads
-    else:
-        inside = getattr(attn, "attention", attn)  # transformers 4 has one more level
-        layers = _three(inside)
-        q, k, v = (F.linear(y, layer.weight, layer.bias) for layer in layers)
-        heads = q.shape[-1] // _head_width(inside)
-    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
-    for name, norm in (("q_norm", getattr(attn, "q_norm", None)), ("k_norm", getattr(attn, "k_norm", None))):
-        if norm is not None:
-            q, k = (norm(q), k) if name == "q_norm" else (q, norm(k))
-    return q, k, v
+    named = (getattr(part, n, None) for part in attn.modules() for n in ("num_heads", "num_attention_heads"))
+    heads = seen or next((n for n in named if isinstance(n, int)), 0)
+    if not heads:
+        raise AdoptionError(f"A {type(attn).__name__} cannot be adopted: it does not say how many heads it has.")
+    return heads
 
 
-def _three(attn: Any) -> list[nn.Linear]:
-    for names in (("q_proj", "k_proj", "v_proj"), ("query", "key", "value")):
-        found = [f for n in names if isinstance(f := getattr(attn, n, None), nn.Linear)]
-        if len(found) == 3:
-            return found
-    raise WeightsError(f"A {type(attn).__name__} cannot be adopted: it lacks query, key and value layers.")
-
-
-def _head_width(attn: Any) -> int:
-    for name in ("head_dim", "attention_head_size"):
-        if isinstance(getattr(attn, name, None), int):
-            return getattr(attn, name)
-    raise WeightsError(f"A {type(attn).__name__} cannot be adopted: it does not say how wide a head is.")
-
-
-class Spy(nn.Module):
-    """Taps with the names of our own block, fed from someone else's."""
+class BlockTaps(nn.Module):
+    """Taps with the names of our own block, fed from a block of another library."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
@@ -136,17 +111,10 @@ class Spy(nn.Module):
         for tap, module, side in places:
             if tap.watched and module is not None:
                 yield module, side, tap
-        if any(tap.watched for tap in self.attn.values()):
-            norm1 = pick(block, NORM1)
-            assert norm1 is not None
-            yield norm1, "out", self.attend
 
-    def attend(self, y: Tensor) -> None:
-        """Spell the attention out beside the model's own fused one."""
-        q, k, v = query_key_value(self.block, y)  # type: ignore[arg-type]
-        found, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5)
-        for name, tensor in {"q": q, "k": k, "v": v, "probs": probs, "per_head": found}.items():
-            self.attn[name](tensor)
+    @property
+    def attention_watched(self) -> bool:
+        return any(tap.watched for tap in self.attn.values())
 
 
 class AdoptedViT(AdoptedModel):
@@ -156,7 +124,7 @@ class AdoptedViT(AdoptedModel):
         super().__init__(inner, **about)
         object.__setattr__(self, "found", found)
         self.embed, self.encoder_input, self.norm = Tap(), Tap(), Tap()
-        self.blocks = nn.ModuleList(Spy(b) for b in found.blocks)
+        self.blocks = nn.ModuleList(BlockTaps(b) for b in found.blocks)
 
     @classmethod
     def take(cls, module: nn.Module, image: ImageSpec | None) -> "AdoptedViT":
@@ -168,15 +136,14 @@ class AdoptedViT(AdoptedModel):
         backbone = max(1, _reduction(module, found, size, channels))
         cell = (patch[0] * backbone, patch[1] * backbone)
         grid = (size[0] // cell[0], size[1] // cell[1])
-        tokens, logits = _try(module, found, size, channels)
+        tokens, logits, heads = _try(module, found, size, channels)
         prefix = tokens.shape[1] - grid[0] * grid[1]
         if tokens.ndim != 3 or not 0 <= prefix < 64:
-            raise WeightsError(
+            raise AdoptionError(
                 f"A {type(module).__name__} cannot be adopted: {tuple(tokens.shape)} behind its last norm are not "
                 f"{grid[0]} x {grid[1]} patches and a few prefix tokens."
             )
         head = _head(module)
-        y = torch.zeros(1, 2, tokens.shape[-1], dtype=tokens.dtype, device=tokens.device)
         config = Facts(
             library=library(module),
             kind="vit",
@@ -187,7 +154,7 @@ class AdoptedViT(AdoptedModel):
             channels=channels,
             grid=grid,
             prefix=prefix,
-            heads=query_key_value(found.blocks[0], y)[0].shape[1],
+            heads=heads,
             patch=cell,
             pool="cls" if prefix else "gap",
         )
@@ -197,12 +164,12 @@ class AdoptedViT(AdoptedModel):
         return made
 
     def verify(self) -> None:
-        """Sums must be the sums of what we take for their parts, and the heads' results what the block really uses."""
+        """Sums must be the sums of what we take for their parts, and the heads' results the input of the projection."""
         c = self.config
         x = torch.linspace(-1, 1, c.channels * c.size[0] * c.size[1]).reshape(1, c.channels, *c.size)
         x = x.to(next(self.inner.parameters()))
         last = self.blocks[-1]
-        assert isinstance(last, Spy)
+        assert isinstance(last, BlockTaps)
         names = ("attn_skip", "attn_branch", "attn_sum", "mlp_branch", "mlp_sum")
         said: dict[str, Tensor] = {}
         block: nn.Module = last.block  # type: ignore[assignment]
@@ -217,13 +184,13 @@ class AdoptedViT(AdoptedModel):
                 handle.remove()
         pairs = [(said["attn_skip"] + said["attn_branch"], said["attn_sum"], "attention")]
         pairs.append((said["attn_sum"] + said["mlp_branch"], said["mlp_sum"], "MLP"))
-        if "merged" in said:
+        if "merged" in said and "per_head" in said:
             merged = said["per_head"].transpose(1, 2).flatten(2)
             pairs.append((merged, said["merged"].reshape(merged.shape), "heads"))
         for parts, whole, what in pairs:
             if not (parts - whole).abs().max() <= CLOSE * whole.abs().max().clamp(min=1e-6):
                 kind = type(self.inner).__name__
-                raise WeightsError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
+                raise AdoptionError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
 
     def wires(self) -> list[Hook]:
         found: Blocks = self.found  # type: ignore[assignment]
@@ -235,6 +202,21 @@ class AdoptedViT(AdoptedModel):
         if self.norm.watched:
             hooks.append((found.norm, "out", self.norm))
         return hooks
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Feed the taps of the attention from the model's own calls, where someone watches them."""
+        blocks: Any = self.blocks
+        if not any(taps.attention_watched for taps in blocks):
+            yield
+            return
+        feed = AttentionFeed(
+            lambda block, name, tensor: blocks[block].attn[name](tensor),
+            lambda block: blocks[block].attn["probs"].watched,
+        )
+        object.__setattr__(self, "attention", feed)  # how exact it was is asked afterwards
+        with wired(_block_hooks(feed, self.found.blocks)), feed.mode():  # type: ignore[union-attr, arg-type]
+            yield
 
     def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
         return self.found.norm, "out"  # type: ignore[return-value]
@@ -262,22 +244,32 @@ def _head(module: nn.Module) -> nn.Module | None:
     return None if head is None or isinstance(head, nn.Identity) else head
 
 
-def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int) -> tuple[Tensor, Tensor]:
+def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int) -> tuple[Tensor, Tensor, int]:
+    """The last tokens, the output and the number of heads for one blank image."""
     first = next(module.parameters())
     x = torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device)
     said: dict[str, Tensor] = {}
-    with wired([(found.norm, "out", lambda t: said.update(tokens=t))]):
+    heads: list[int] = []
+    feed = AttentionFeed(lambda block, name, tensor: heads.append(tensor.shape[1]), lambda block: False)
+    hooks = [(found.norm, "out", lambda t: said.update(tokens=t)), *_block_hooks(feed, found.blocks[:1])]
+    with wired(hooks), feed.mode():
         try:
             out = first_logits(module(x))
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise WeightsError(
+            raise AdoptionError(
                 f"A {type(module).__name__} does not take images of {size[0]} x {size[1]} ({reason}): "
                 "give image=ImageSpec(size=...)."
             ) from error
     if "tokens" not in said:
-        raise WeightsError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
-    return said["tokens"], out
+        raise AdoptionError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
+    return said["tokens"], out, head_count(found.blocks[0], heads[0] if heads else 0)
+
+
+def _block_hooks(feed: AttentionFeed, blocks: list[nn.Module]) -> list[Hook]:
+    """Which block runs."""
+    entered: list[Hook] = [(block, "in", partial(feed.enter, i)) for i, block in enumerate(blocks)]
+    return [*entered, *((block, "out", lambda t: feed.leave()) for block in blocks)]
 
 
 def _hybrid(module: nn.Module) -> bool:

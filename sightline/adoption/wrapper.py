@@ -1,7 +1,7 @@
 """A live model of another library, used unchanged: wrapped so that features, probes and analyses accept it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ class AdoptedModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         said: dict[str, Tensor] = {}
-        with wired([*self.wires(), *self.to_head(said)]):
+        with wired([*self.wires(), *self.to_head(said)]), self.watching():
             out = first_logits(self.inner(x))
         self.pooled(said.get("pooled", out).flatten(1))
         return self.head(out.flatten(1))
@@ -59,7 +59,7 @@ class AdoptedModel(nn.Module):
         """Tokens in raster order, the prefix apart, and what the head sees."""
         said: dict[str, Tensor] = {}
         watch: list[Hook] = [(*self.tokens_at(), lambda t: said.update(tokens=t))]
-        with wired([*self.wires(), *watch, *self.to_head(said)]):
+        with wired([*self.wires(), *watch, *self.to_head(said)]), self.watching():
             out = first_logits(self.inner(x))
         pooled = self.pooled(said.get("pooled", out).flatten(1))
         return self.arranged(said["tokens"], pooled, (x.shape[2], x.shape[3]))
@@ -67,6 +67,10 @@ class AdoptedModel(nn.Module):
     def wires(self) -> list[Hook]:
         """Hooks that feed the taps someone watches."""
         return []
+
+    def watching(self) -> AbstractContextManager[None]:
+        """What else is open while the model runs."""
+        return nullcontext()
 
     def tokens_at(self) -> tuple[nn.Module, Literal["in", "out"]]:
         """Where the last tokens or the last map can be seen."""

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
 from sightline.data.datasets import Dataset
 from sightline.evals.accuracy import matched
 from sightline.observe.images import Batch, Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import Layers, Tokens, check_tokens, select_layers
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
 from sightline.observe.switches import Switch, switch_off
-from sightline.spec import Result
+from sightline.spec import About, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class WhatIf(Result):
 
 
 def what_if(
-    model: nn.Module,
+    model: Model,
     data: Data,
     off: str | Sequence[str],
     *,
@@ -82,10 +81,11 @@ def what_if(
     check_tokens(tokens)
     study = WhatIfSums(s, select_layers(s, layers), tokens, switches)
     study.place = class_numbers(s, data)
+    images = ImageSource(data=data, batch=batch, n=n)
     with evaluation_mode(s):
-        for made in ImageSource(data=data, batch=batch, n=n).batches([s], what="what if"):
+        for made in images.batches([s], what="what if"):
             study.add(made)
-    return _result(study, off, {"n": study.images, "batch": batch, "tokens": tokens})
+    return _result(study, off, {"n": study.images, "batch": batch, "tokens": tokens}, images.about(s))
 
 
 def class_numbers(s: ObservedModel, data: Data) -> torch.Tensor | None:
@@ -140,13 +140,14 @@ class WhatIfSums:
                 self.sums[i].add(len(made), before, after)
 
 
-def _result(study: WhatIfSums, off: tuple[str, ...], how: dict[str, Any]) -> WhatIf:
+def _result(study: WhatIfSums, off: tuple[str, ...], how: dict[str, Any], about: About) -> WhatIf:
     right = study.right / study.images if study.labeled else np.full(len(off) + 1, np.nan)
     alike = [_alike(study, i) for i in range(len(off))]
     return WhatIf(
         title=f"What if parts of {study.target.name} were switched off",
         caption=f"Accuracy and CKA with the whole model for {', '.join(off[:4])}: {study.images:,} images.",
         how=how,
+        about=about,
         off=off,
         whole=float(right[-1]),
         accuracy=right[:-1],

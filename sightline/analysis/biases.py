@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.equivariance import equivariance_error, invariance_error, permute_patches
 from sightline.analysis.receptive_fields import receptive_field
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
 # component: entities, relations, inductive bias, invariance (Battaglia et al. 2018, table 1)
@@ -58,7 +58,7 @@ class InductiveBias(Result):
         }
 
 
-def inductive_bias(model: nn.Module, data: Data, *, n: int = 16, seed: int = 0) -> InductiveBias:
+def inductive_bias(model: Model, data: Data, *, n: int = 16, seed: int = 0) -> InductiveBias:
     """Measure the priors of a model on images: none of the numbers is read off its architecture.
 
     >>> report = sl.analysis.inductive_bias(sl.build("bit-nano", classes=0), sl.dataset("scenes/shape", num=4,
@@ -67,8 +67,9 @@ def inductive_bias(model: nn.Module, data: Data, *, n: int = 16, seed: int = 0) 
     (True, True)
     """
     s = observe(model)
+    source = ImageSource(data=data, batch=n, n=n, seed=seed)
     with evaluation_mode(s):
-        images = torch.cat([b.images[0] for b in ImageSource(data=data, batch=n, n=n, seed=seed).batches([s])])
+        images = torch.cat([b.images[0] for b in source.batches([s])])
         cell = (round(s.patch[0]), round(s.patch[1]))
         half = (max(1, cell[0] // 2), max(1, cell[1] // 2))
         border = min(1, (min(s.grid) - 3) // 2)
@@ -77,7 +78,7 @@ def inductive_bias(model: nn.Module, data: Data, *, n: int = 16, seed: int = 0) 
         )
         stays, off = invariance_error(_pooled(s), images, shift=cell), invariance_error(_maps(s), images, shift=half)
         tokens, pooled = permuted(s, images, cell, seed)
-    fields = receptive_field(s.model, images.detach().clone(), n=min(n, 8), seed=seed)
+    fields = receptive_field(s, images.detach().clone(), n=min(n, 8), seed=seed)
     near = [within(torch.from_numpy(m), tuple(c), s.image.size[1] / 8) for m, c in zip(fields.maps, fields.centers)]
     return InductiveBias(
         title=f"Priors of {s.name}",
@@ -86,6 +87,7 @@ def inductive_bias(model: nn.Module, data: Data, *, n: int = 16, seed: int = 0) 
             f"cell of {cell[0]} x {cell[1]} pixels around the border."
         ),
         how={"n": len(images), "seed": seed, "shift": cell, "border": border},
+        about=source.about(s),
         locality_first=near[0],
         locality_last=near[-1],
         equivariance=moved,

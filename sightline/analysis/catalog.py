@@ -1,13 +1,12 @@
 """The analyses by name, and to which models each applies."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from sightline.analysis.ablation import what_if
 from sightline.analysis.attention.distance import attention_distance
@@ -29,7 +28,8 @@ from sightline.analysis.similarity.neighbors import neighbor_similarity
 from sightline.analysis.similarity.pooling_comparison import pooling_comparison
 from sightline.data.datasets import Dataset
 from sightline.data.scenes.scenes import Scenes
-from sightline.observe.model import ObservedModel, observe
+from sightline.observe.identity import distinct_names, source
+from sightline.observe.model import Model, ObservedModel, observe
 from sightline.spec import Result
 
 FEW = 32  # images of the analyses that keep a map of each, or run backwards
@@ -42,11 +42,10 @@ SHOWN = 4  # images that are kept to be looked through
 class Inspection:
     """What is looked at with what."""
 
-    models: tuple[ObservedModel, ...]
+    models: tuple[ObservedModel, ...]  # each observed once; every analysis shares the observation
     data: Dataset
     n: int
     seed: int
-    names: tuple[str, ...] = ()  # what to call the models; by default by type and size
 
     @property
     def few(self) -> int:
@@ -58,12 +57,20 @@ class Inspection:
         whole = self.n >= len(self.data)
         return self.data if whole else self.data.subset(self.n / len(self.data), seed=self.seed)
 
+    @cached_property
+    def positions(self) -> Result | str:
+        """The position embeddings of the first model, or why it has none."""
+        try:
+            return position_similarity(self.models[0])
+        except ValueError as error:
+            return str(error).rstrip(".")
+
     @property
     def known(self) -> NDArray[np.int64]:
         """Classes of which there is an image to learn from and one to test on."""
         return np.flatnonzero(np.bincount(self.part.labels) > 1)
 
-    @property
+    @cached_property
     def halves(self) -> tuple[Dataset, Dataset]:
         """To learn from and to test on: every second image of each known class."""
         each = [np.flatnonzero(self.part.labels == number) for number in self.known]
@@ -77,7 +84,6 @@ class Analysis:
 
     run: Callable[[Inspection], Result]
     refuses: Callable[[Inspection], str | None] = lambda inspection: None
-    which: int | None = None  # of two models, if it is about one of them
 
 
 def _no_attention(inspection: Inspection) -> str | None:
@@ -90,11 +96,7 @@ def _no_sums(inspection: Inspection) -> str | None:
 
 
 def _no_positions(inspection: Inspection) -> str | None:
-    try:
-        position_similarity(inspection.models[0].model)
-    except ValueError as error:
-        return str(error).rstrip(".")
-    return None
+    return inspection.positions if isinstance(inspection.positions, str) else None
 
 
 def _no_classes(inspection: Inspection) -> str | None:
@@ -134,10 +136,10 @@ def _no_labels(inspection: Inspection) -> str | None:
     return None if known > 1 else f"{inspection.n} images hold {known} classes with two images or more; probes need two"
 
 
-def _not_twins(inspection: Inspection) -> str | None:
+def _not_cls_and_gap(inspection: Inspection) -> str | None:
     kinds = [s.pool if s.attention_blocks else "cnn" for s in inspection.models]
     return _no_labels(inspection) or (
-        None if sorted(kinds) == ["cls", "gap"] else "it is for a class-token ViT and a GAP twin"
+        None if sorted(kinds) == ["cls", "gap"] else "it compares a class-token ViT with one that averages its patches"
     )
 
 
@@ -146,8 +148,10 @@ def _vit_first(inspection: Inspection) -> tuple[ObservedModel, ObservedModel]:
     return (a, b) if a.attention_blocks else (b, a)
 
 
-def _model(inspection: Inspection) -> nn.Module:
-    return inspection.models[0].model
+def _positions(inspection: Inspection) -> Result:
+    if isinstance(inspection.positions, str):
+        raise ValueError(f"{inspection.positions}.")
+    return inspection.positions
 
 
 def _switches(s: ObservedModel) -> list[str]:
@@ -155,98 +159,94 @@ def _switches(s: ObservedModel) -> list[str]:
 
 
 def _additions(s: ObservedModel) -> str | list[str]:
-    """Where "before the addition" is asked: in a ViT behind attention, as in the paper; an MLP sees its token alone."""
+    """Where "before the addition" is asked: in a ViT after attention, as in the paper; an MLP sees its token alone."""
     found = [p.path for p in s.parts if p.kind == "sum" and p.sublayer == "attention"]
     return found or "blocks"
 
 
-def _cka(inspection: Inspection, b: Any = None, **more: Any) -> Result:
+def _cka(inspection: Inspection, **choice: Any) -> Result:
     half = max(4, inspection.n // 2)
-    return cka(
-        _model(inspection),
-        b,
-        inspection.data,
-        batch=min(BATCH, half),
-        n=half,
-        repeats=REPEATS,
-        seed=inspection.seed,
-        **more,
-    )
+    a, b = inspection.models[0], inspection.models[1] if len(inspection.models) > 1 else None
+    settings = {"batch": min(BATCH, half), "n": half, "repeats": REPEATS, "seed": inspection.seed}
+    return cka(a, b, inspection.data, **settings, **choice)
 
 
 def _attribution(method: Method) -> Callable[[Inspection], Result]:
-    return lambda t: attribution(_model(t), t.data, method=method, n=min(t.n, FEW // 2), steps=8, seed=t.seed)
+    return lambda t: attribution(t.models[0], t.data, method=method, n=min(t.n, FEW // 2), steps=8, seed=t.seed)
 
 
 def _probes(inspection: Inspection) -> Result:
-    names = list(inspection.names) or [s.name for s in inspection.models]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({letter})" for name, letter in zip(names, "ab")]
-    return layer_probes(dict(zip(names, (s.model for s in inspection.models))), *inspection.halves, shots=None)
+    return layer_probes({s.name: s for s in inspection.models}, *inspection.halves, shots=None)
 
 
 def _token_probes(inspection: Inspection) -> Result:
     s = inspection.models[0]
-    return token_probes(s.model, *inspection.halves, layers=[s.block_outputs[-1].path], shots=None)
+    return token_probes(s, *inspection.halves, layers=[s.block_outputs[-1].path], shots=None)
 
 
-def _twins(inspection: Inspection) -> Result:
+def _pooling(inspection: Inspection) -> Result:
     cls, gap = sorted(inspection.models, key=lambda s: s.pool)
-    return pooling_comparison(cls.model, gap.model, *inspection.halves, shots=None, seed=inspection.seed)
+    return pooling_comparison(cls, gap, *inspection.halves, shots=None, seed=inspection.seed)
 
 
 LOOK: dict[str, Analysis] = {
     "cka": Analysis(_cka, _too_few),
-    "attention-distance": Analysis(lambda t: attention_distance(_model(t), t.data, n=t.n, seed=t.seed), _no_attention),
-    "attention-maps": Analysis(lambda t: attention_maps(_model(t), t.data, n=t.few), _no_attention),
-    "head-attention": Analysis(
-        lambda t: head_attention(_model(t), t.data, n=min(t.n, SHOWN), seed=t.seed), _no_attention
+    "attention-distance": Analysis(
+        lambda t: attention_distance(t.models[0], t.data, n=t.n, seed=t.seed), _no_attention
     ),
-    "feature-pca": Analysis(lambda t: feature_pca(_model(t), t.data, n=min(t.n, SHOWN), seed=t.seed)),
-    "rollout": Analysis(lambda t: attention_rollout(_model(t), t.data, n=t.few), _no_attention),
-    "rollout-identity": Analysis(lambda t: attention_rollout(_model(t), t.data, identity=True, n=t.few), _no_attention),
-    "rollout-gradient": Analysis(lambda t: attention_rollout(_model(t), t.data, gradient=True, n=t.few), _no_rollout),
-    "receptive-field": Analysis(lambda t: receptive_field(_model(t), t.data, n=t.few, seed=t.seed)),
+    "attention-maps": Analysis(lambda t: attention_maps(t.models[0], t.data, n=t.few), _no_attention),
+    "head-attention": Analysis(
+        lambda t: head_attention(t.models[0], t.data, n=min(t.n, SHOWN), seed=t.seed), _no_attention
+    ),
+    "feature-pca": Analysis(lambda t: feature_pca(t.models[0], t.data, n=min(t.n, SHOWN), seed=t.seed)),
+    "rollout": Analysis(lambda t: attention_rollout(t.models[0], t.data, n=t.few), _no_attention),
+    "rollout-identity": Analysis(
+        lambda t: attention_rollout(t.models[0], t.data, identity=True, n=t.few), _no_attention
+    ),
+    "rollout-gradient": Analysis(lambda t: attention_rollout(t.models[0], t.data, gradient=True, n=t.few), _no_rollout),
+    "receptive-field": Analysis(lambda t: receptive_field(t.models[0], t.data, n=t.few, seed=t.seed)),
     "receptive-field-before": Analysis(
         lambda t: receptive_field(
-            _model(t), t.data, layers=_additions(t.models[0]), side="before", n=t.few, seed=t.seed
+            t.models[0], t.data, layers=_additions(t.models[0]), side="before", n=t.few, seed=t.seed
         ),
         _no_sums,
     ),
-    "residual": Analysis(lambda t: residual_ratios(_model(t), t.data, n=t.n, seed=t.seed), _no_sums),
+    "residual": Analysis(lambda t: residual_ratios(t.models[0], t.data, n=t.n, seed=t.seed), _no_sums),
     "localization": Analysis(
-        lambda t: localization(_model(t), t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed), _too_few
+        lambda t: localization(t.models[0], t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed), _too_few
     ),
     "what-if": Analysis(
-        lambda t: what_if(_model(t), t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_attention
+        lambda t: what_if(t.models[0], t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_attention
     ),
     "attribution": Analysis(_attribution("grad_cam"), _no_classes),
     "attribution-rollout": Analysis(_attribution("rollout"), _no_rollout),
     "attribution-rollout-gradient": Analysis(_attribution("gradient_rollout"), _no_rollout),
-    "object-focus": Analysis(lambda t: object_focus(_model(t), t.data, n=min(t.n, 2 * FEW), seed=t.seed), _no_objects),
+    "object-focus": Analysis(
+        lambda t: object_focus(t.models[0], t.data, n=min(t.n, 2 * FEW), seed=t.seed), _no_objects
+    ),
     "probes": Analysis(_probes, _no_labels),
     "token-probes": Analysis(_token_probes, _no_labels),
-    "patch-filters": Analysis(lambda t: patch_filters(_model(t))),
-    "positions": Analysis(lambda t: position_similarity(_model(t)), _no_positions),
-    "neighbors": Analysis(lambda t: neighbor_similarity(_model(t), t.data, n=t.n, seed=t.seed)),
-    "inductive-bias": Analysis(lambda t: inductive_bias(_model(t), t.data, n=min(t.n, 16), seed=t.seed)),
+    "patch-filters": Analysis(lambda t: patch_filters(t.models[0])),
+    "positions": Analysis(_positions, _no_positions),
+    "neighbors": Analysis(lambda t: neighbor_similarity(t.models[0], t.data, n=t.n, seed=t.seed)),
+    "inductive-bias": Analysis(lambda t: inductive_bias(t.models[0], t.data, n=min(t.n, 16), seed=t.seed)),
 }
 
 COMPARE: dict[str, Analysis] = {
-    "cka": Analysis(lambda t: _cka(t, t.models[1].model), _too_few),
-    "cka-pooled": Analysis(lambda t: _cka(t, t.models[1].model, layers="blocks", tokens="gap"), _too_few),
+    "cka": Analysis(_cka, _too_few),
+    "cka-pooled": Analysis(lambda t: _cka(t, layers="blocks", tokens="gap"), _too_few),
     "block-similarity": Analysis(
         lambda t: block_similarity(
-            {t.models[0].name: _model(t)}, t.models[1].model, t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed
+            {t.models[0].name: t.models[0]}, t.models[1], t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed
         ),
         _too_few,
     ),
     "head-subsets": Analysis(
-        lambda t: head_subsets(_vit_first(t)[0].model, _vit_first(t)[1].model, t.data, batch=min(BATCH, t.n), n=t.n),
+        lambda t: head_subsets(*_vit_first(t), t.data, batch=min(BATCH, t.n), n=t.n),
         lambda t: _not_vit_and_cnn(t) or _too_few(t),
     ),
     "probes": Analysis(_probes, _no_labels),
-    "pooling-comparison": Analysis(_twins, _not_twins),
+    "pooling-comparison": Analysis(_pooling, _not_cls_and_gap),
 }
 TWICE = (
     "attention-distance",
@@ -267,15 +267,9 @@ def one_of_two(analysis: Analysis, which: int) -> Analysis:
     """An analysis of one model as part of a comparison."""
 
     def alone(inspection: Inspection) -> Inspection:
-        return Inspection(
-            (inspection.models[which],),
-            inspection.data,
-            inspection.n,
-            inspection.seed,
-            inspection.names[which : which + 1],
-        )
+        return replace(inspection, models=(inspection.models[which],))
 
-    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)), which)
+    return Analysis(lambda t: analysis.run(alone(t)), lambda t: analysis.refuses(alone(t)))
 
 
 def comparison() -> dict[str, Analysis]:
@@ -284,34 +278,15 @@ def comparison() -> dict[str, Analysis]:
     return COMPARE | both
 
 
-def about(t: Inspection, analysis: Analysis) -> list[dict[str, str]]:
-    """Which models a result is about: name, kind and what the head reads. Two of one name are told apart."""
-    names = t.names or tuple(s.name for s in t.models)
-    rows = [
-        {"name": name, "kind": kind(s), "pool": s.pool if s.attention_blocks else "map"}
-        for name, s in zip(names, t.models)
-    ]
-    if len(rows) == 2 and rows[0]["name"] == rows[1]["name"]:
-        for row, side in zip(rows, "ab"):
-            row["name"] += f" ({side})"
-    return rows if analysis.which is None else [rows[analysis.which]]
-
-
-def kind(s: ObservedModel) -> str:
-    """vit, hybrid or cnn."""
-    if not s.attention_blocks:
-        return "cnn"
-    return "hybrid" if any(p.stage is not None for p in s.parts) else "vit"
-
-
-def inspection(
-    models: tuple[nn.Module, ...], data: Dataset, n: int, seed: int, names: Sequence[str] = ()
-) -> Inspection:
-    """Checked, and the models made ready."""
+def inspection(models: tuple[Model, ...], data: Dataset, *, n: int, seed: int, names: Sequence[str] = ()) -> Inspection:
+    """Checked, and the models observed; two models of one name are told apart."""
     if not isinstance(data, Dataset):
         raise ValueError(f"A Dataset is expected, from sl.dataset or sl.Folder; got a {type(data).__name__}.")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"n is a whole number from 1 up; got {n!r}.")
     if names and len(names) != len(models):
         raise ValueError(f"One name per model is expected, {len(models)} in all; got {len(names)}.")
-    return Inspection(tuple(observe(m) for m in models), data, min(n, len(data)), seed, tuple(map(str, names)))
+    observed = [observe(m) for m in models]
+    given = [str(name) for name in names] or [s.name for s in observed]
+    distinct = distinct_names(given, [source(s.model) for s in observed])
+    return Inspection(tuple(s.renamed(k) for s, k in zip(observed, distinct)), data, min(n, len(data)), seed)

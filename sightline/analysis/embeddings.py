@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from sightline.analysis.attention.statistics import cell_distances
 from sightline.evals.probing.ridge import threads
 from sightline.models.taps import record
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.spec import Result
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.spec import About, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class PatchFilters(Result):
         }
 
 
-def patch_filters(model: nn.Module, *, count: int = 28) -> PatchFilters:
+def patch_filters(model: Model, *, count: int = 28) -> PatchFilters:
     """The first principal components of the patch embedding, or of a CNN's first convolution (ViT, figure 7 left).
 
     >>> sl.patch_filters(sl.build("vit-ti16")).components.shape
@@ -64,6 +64,7 @@ def patch_filters(model: nn.Module, *, count: int = 28) -> PatchFilters:
             "count": count,
             "low frequencies": "below half of the Nyquist frequency on both axes",
         },
+        about=About(models=(s.id,)),
         components=parts.permute(0, 2, 3, 1).numpy(),
         explained=(values.square() / values.square().sum())[:count].numpy(),
         low_frequency=low_frequency(parts).numpy(),
@@ -137,7 +138,7 @@ def position_embedding(s: ObservedModel) -> Float[Tensor, "y x d"]:
     return found[0].unflatten(0, s.grid)
 
 
-def position_similarity(model: nn.Module) -> PositionSimilarity:
+def position_similarity(model: Model) -> PositionSimilarity:
     """Cosine similarity of position embeddings (ViT, figure 7 middle), whatever kind they are, with numbers (R63).
 
     >>> found = sl.position_similarity(sl.build("vit-nano4", position="sincos"))
@@ -158,6 +159,7 @@ def position_similarity(model: nn.Module) -> PositionSimilarity:
         title=f"Position embeddings of {s.name}",
         caption=f"Cosine of the position embedding of each of {len(flat)} patches with all others.",
         how={"grid": s.grid, "table": "first block's input minus patch embeddings, on a blank image"},
+        about=About(models=(s.id,)),
         tiles=cosine.unflatten(1, s.grid).numpy(),
         by_distance=torch.stack([levels, torch.stack(near)], dim=1).numpy(),
         decay=spearman(cosine[pairs], far[pairs]),

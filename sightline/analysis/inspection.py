@@ -1,19 +1,18 @@
-"""`sl.look` and `sl.compare`: every analysis that applies, one file each, taken up again where it stopped."""
+"""`sl.look` and `sl.compare`: every analysis that applies, one file each, resumed where it stopped."""
 
 import hashlib
 import logging
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-from torch import nn
-
-from sightline.analysis.catalog import LOOK, Analysis, Inspection, about, comparison, inspection
+from sightline.analysis.catalog import LOOK, Analysis, Inspection, comparison, inspection
 from sightline.data.datasets import Dataset
+from sightline.observe.images import known_fingerprint
+from sightline.observe.model import Model
 from sightline.spec import Result, atomic, to_json
 
 log = logging.getLogger("sightline.analysis")
@@ -21,7 +20,7 @@ log = logging.getLogger("sightline.analysis")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The fate of one analysis.
+    """What became of one analysis.
 
     >>> sl.analysis.Outcome(name="rollout", state="does not apply", why="a CNN has no attention").ok
     True
@@ -41,7 +40,7 @@ class Outcome:
 
 
 def look(
-    model: nn.Module,
+    model: Model,
     data: Dataset,
     out: str | Path,
     *,
@@ -53,8 +52,8 @@ def look(
     """Every analysis that applies to a model, on up to `n` images, one `.npz` each in the folder `out`.
 
     `only` names some of them. What an earlier call has finished for the same model, images and settings is kept.
-    What does not apply is listed with its reason, what fails with its error; the others go on. `name` is what a report
-    calls the model.
+    What does not apply is listed with its reason, what fails with its error; the others continue. `name` is what a
+    report calls the model.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -63,12 +62,12 @@ def look(
     >>> [(row.name, row.state) for row in rows]
     [('cka', 'done'), ('rollout', 'does not apply')]
     """
-    return _all(inspection((model,), data, n, seed, (name,) if name else ()), LOOK, Path(out), only)
+    return _all(inspection((model,), data, n=n, seed=seed, names=(name,) if name else ()), LOOK, Path(out), only)
 
 
 def compare(
-    a: nn.Module,
-    b: nn.Module,
+    a: Model,
+    b: Model,
     data: Dataset,
     out: str | Path,
     *,
@@ -88,7 +87,7 @@ def compare(
     >>> rows[0].state
     'done'
     """
-    return _all(inspection((a, b), data, n, seed, names), comparison(), Path(out), only)
+    return _all(inspection((a, b), data, n=n, seed=seed, names=names), comparison(), Path(out), only)
 
 
 def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[str]) -> list[Outcome]:
@@ -96,15 +95,16 @@ def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[
     if unknown:
         raise ValueError(f"There is no analysis {', '.join(map(repr, unknown))}; there is {', '.join(catalog)}.")
     out.mkdir(parents=True, exist_ok=True)
-    key = fingerprint(t)
-    rows = [_one(name, catalog[name], t, out, key) for name in catalog if not only or name in only]
+    with known_fingerprint(t.data) as images:
+        key = question(t, images)
+        rows = [_one(name, catalog[name], t, out=out, key=key) for name in catalog if not only or name in only]
     summary = [{"name": r.name, "state": r.state, "why": r.why, "numbers": r.numbers} for r in rows]
     with atomic(out / "summary.json") as partial:
         partial.write_text(to_json(summary, indent=1) + "\n")
     return rows
 
 
-def _one(name: str, analysis: Analysis, t: Inspection, out: Path, key: str) -> Outcome:
+def _one(name: str, analysis: Analysis, t: Inspection, *, out: Path, key: str) -> Outcome:
     """One analysis: refused with a reason, found finished, or run. A failure is noted and does not stop the others."""
     begun = time.monotonic()
     try:
@@ -115,7 +115,8 @@ def _one(name: str, analysis: Analysis, t: Inspection, out: Path, key: str) -> O
         if done is not None:
             return Outcome(name=name, state="kept", path=path.name, numbers=numbers(done))
         found = analysis.run(t)
-        found.how.update(key=key, analysis=name, models=about(t, analysis), data=t.data.name)
+        how = {**found.how, "key": key, "data": t.data.name}
+        found = replace(found, how=how, about=replace(found.about, analysis=name))
         found.save(path)
         spent = round(time.monotonic() - begun, 2)
         return Outcome(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
@@ -144,13 +145,7 @@ def _kept(path: Path, key: str) -> Result | None:
     return found if found.how.get("key") == key else None
 
 
-def fingerprint(t: Inspection) -> str:
-    """What a result depends on: weights, architecture, images, number and seed."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((t.n, t.seed, t.data.fingerprint(), t.names)).encode())
-    for s in t.models:
-        digest.update(repr((s.name, s.image, getattr(s.model, "config", None))).encode())
-        for name, value in s.model.state_dict().items():
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def question(t: Inspection, images: str) -> str:
+    """What a kept result must agree in: models (by fingerprint and name), images, their number and the seed."""
+    asked = ([asdict(s.id) for s in t.models], images, t.n, t.seed)
+    return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.evals.probing.ridge import threads
 from sightline.models.taps import record
 from sightline.observe.images import Data, ImageSource, thumbnails
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import as_tokens
-from sightline.spec import Result
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import as_tokens
+from sightline.spec import About, Result
 
 SIDE = 16  # cells along an axis that are kept of a larger map
 
@@ -59,7 +59,7 @@ class FeaturePCA(Result):
         return said
 
 
-def feature_pca(model: nn.Module, data: Data, *, n: int = 4, components: int = 12, seed: int = 0) -> FeaturePCA:
+def feature_pca(model: Model, data: Data, *, n: int = 4, components: int = 12, seed: int = 0) -> FeaturePCA:
     """What every block of any model makes of `n` images, small enough for a page.
 
     Principal components are those of all cells of these images at one layer, centered. Maps of more than 16 x 16
@@ -73,20 +73,23 @@ def feature_pca(model: nn.Module, data: Data, *, n: int = 4, components: int = 1
     names = [p.path for p in s.block_outputs]
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
     seen: list[NDArray[np.uint8]] = []
+    images = ImageSource(data=data, batch=1, n=n, seed=seed)
     with evaluation_mode(s):
-        for made in ImageSource(data=data, batch=1, n=n, seed=seed).batches([s], what="depth film"):
+        for made in images.batches([s], what="features by block"):
             with record(s.model, *names) as tape:
                 s.model(made.images[0])
             for name in names:
                 kept[name].append(_map(s, name, tape[name]))
             seen.append(thumbnails(made.images[0], s.image, 224))
-    return _result(s, {k: torch.cat(v) for k, v in kept.items()}, np.concatenate(seen), (components, seed))
+    how = {"n": len(seen), "components": components, "seed": seed}
+    maps = {k: torch.cat(v) for k, v in kept.items()}
+    return _result(s, maps, np.concatenate(seen), how=how, about=images.about(s))
 
 
 def _map(s: ObservedModel, name: str, value: Tensor) -> Float[Tensor, "b d y x"]:
     if value.ndim != 4:
-        tokens, prefix = as_tokens(value, s, name)
-        value = tokens[:, prefix:].mT.unflatten(2, s.grid)
+        layer = as_tokens(value, s, name)
+        value = layer.tokens[:, layer.prefix :].mT.unflatten(2, s.grid)
     return F.adaptive_avg_pool2d(value.float(), (min(SIDE, value.shape[2]), min(SIDE, value.shape[3]))).cpu()
 
 
@@ -103,8 +106,10 @@ def principal(cells: Float[Tensor, "m d"], count: int) -> tuple[Float[Tensor, "m
     return F.pad(out * sign, (0, count - k)), share
 
 
-def _result(s: ObservedModel, maps: dict[str, Tensor], images: NDArray[np.uint8], choice: Any) -> FeaturePCA:
-    components, seed = choice
+def _result(
+    s: ObservedModel, maps: dict[str, Tensor], images: NDArray[np.uint8], *, how: dict[str, Any], about: About
+) -> FeaturePCA:
+    components = how["components"]
     grids = tuple((m.shape[2], m.shape[3]) for m in maps.values())
     most = max(y * x for y, x in grids)
     rows, shares = [], []
@@ -118,7 +123,8 @@ def _result(s: ObservedModel, maps: dict[str, Tensor], images: NDArray[np.uint8]
         title=f"Images on their way through {s.name}",
         caption=f"The first {components} principal components of every cell after each of {len(maps)} blocks, "
         f"{len(images)} images.",
-        how={"n": len(images), "components": components, "seed": seed},
+        how=how,
+        about=about,
         images=images,
         features=torch.stack(rows, 1).numpy(),
         layers=tuple(maps),

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from sightline.analysis.similarity.block_similarity import padded
 from sightline.data.datasets import Dataset
 from sightline.evals.extraction import extract
+from sightline.evals.inputs import combine
 from sightline.evals.probing.by_layer import ProbeAccuracy, probe
-from sightline.observe.model import ObservedModel, observe
-from sightline.observe.pooling import Tokens
+from sightline.observe.model import Model, ObservedModel, observe
+from sightline.observe.selection import Tokens
 from sightline.spec import Result
 
 # how the model pools: what is probed, as figure 11b names it
@@ -48,7 +48,7 @@ class LayerProbes(Result):
 
 
 def layer_probes(
-    models: nn.Module | Mapping[str, nn.Module],
+    models: Model | Mapping[str, Model],
     train: Dataset,
     test: Dataset,
     *,
@@ -69,25 +69,27 @@ def layer_probes(
     >>> sl.layer_probes(twins, train, test, shots=2).curves
     ('CLS; class token', 'CLS; mean of patches', 'CLS; mean of all', 'GAP; first token', 'GAP; mean of patches')
     """
-    given = {"model": models} if isinstance(models, nn.Module) else dict(models)
+    given = dict(models) if isinstance(models, Mapping) else {"model": models}
     if not given:
         raise ValueError("There is no model to probe.")
-    names, rows, bands = [], [], []
+    names, rows, bands, about = [], [], [], []
     for name, model in given.items():
         s = observe(model)
+        s = s.renamed(name) if isinstance(models, Mapping) else s
         for curve, tokens in CURVES[_kind(s)].items():
             both = (
-                extract(s.model, part, layers=_layers(s), tokens=tokens, batch=batch, maps="last")
-                for part in (train, test)
+                extract(s, part, layers=_layers(s), tokens=tokens, batch=batch, maps="last") for part in (train, test)
             )
             found = probe(*both, probe=with_probe, shots=shots, seeds=seeds)
             names.append(f"{name}; {curve}")
             rows.append(found.mean)
             bands.append(found.half_width)
+            about.append(found.about)
     return LayerProbes(
         title="What each block knows",
         caption=f"Accuracy of a linear probe by block, {shots or 'all'} images per class, {len(test):,} to test.",
         how={"n": len(test), "shots": shots or "all", "seeds": seeds if isinstance(seeds, int) else tuple(seeds)},
+        about=combine(*about),
         curves=tuple(names),
         accuracy=padded(rows),
         half_width=padded(bands),
@@ -107,7 +109,7 @@ def _kind(s: ObservedModel) -> str:
 
 
 def token_probes(
-    model: nn.Module,
+    model: Model,
     train: Dataset,
     test: Dataset,
     *,
@@ -131,5 +133,5 @@ def token_probes(
         layers = [l for l in layers if not isinstance(l, int) or l < depth]
         if not layers:
             raise ValueError(f"{s.name} has blocks 0 to {depth - 1} only.")
-    both = (extract(s.model, part, layers=layers, tokens="all", batch=batch) for part in (train, test))
+    both = (extract(s, part, layers=layers, tokens="all", batch=batch) for part in (train, test))
     return probe(*both, shots=shots)

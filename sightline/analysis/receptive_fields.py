@@ -1,19 +1,19 @@
 """Effective receptive field: which pixels move the middle of a layer (Raghu et al., figures 6, C.1 to C.4)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.models.taps import record
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import Layers, as_tokens, select_layers
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import Layers, as_tokens, select_layers
 from sightline.spec import Result
 
 
@@ -36,6 +36,7 @@ class ReceptiveField(Result):
     own: NDArray[np.float64]  # (layers,): mass on the cell's own pixels
     radii_error: NDArray[np.float64] | None = None  # standard errors over groups of images; NaN for one group
     own_error: NDArray[np.float64] | None = None
+    side: Literal["after", "before"] = "after"  # of the residual addition; before it, the branch alone
 
     def summary(self) -> dict[str, float]:
         first, last = self.names[0], self.names[-1]
@@ -66,7 +67,7 @@ def mass_radii(
 
 
 def receptive_field(
-    model: nn.Module,
+    model: Model,
     data: Data,
     *,
     layers: Layers = "blocks",
@@ -96,10 +97,9 @@ def receptive_field(
     groups: list[Tensor] = []  # one sum of maps per batch of images: how far they differ is the error
     cells: dict[str, Cell] = {}
     seen = 0
+    source = ImageSource(data=data, batch=max(1, min(8, n // 4)), n=n, seed=seed)
     with evaluation_mode(s, gradients=True):
-        for made in ImageSource(data=data, batch=max(1, min(8, n // 4)), n=n, seed=seed).batches(
-            [s], what="receptive field"
-        ):
+        for made in source.batches([s], what="receptive field"):
             images = made.images[0].requires_grad_()
             with record(s.model, *names) as tape:
                 s.model(images)
@@ -108,8 +108,9 @@ def receptive_field(
                 cells[name] = Cell(s, name, tape[name], at)
                 groups[-1][i] = gradients(cells[name].value(tape[name]), images, probes, random)
             seen += len(made)
-    about = {"n": seen, "probes": probes or "every channel", "side": side, "seed": seed}
-    return _result(s, names, torch.stack(groups), list(cells.values()), about)
+    how = {"n": seen, "probes": probes or "every channel", "seed": seed}
+    found = _result(s, names, torch.stack(groups), list(cells.values()), how=how, side=side)
+    return replace(found, about=source.about(s))
 
 
 def _sides(s: ObservedModel, names: list[str], side: str) -> list[str]:
@@ -139,8 +140,8 @@ class Cell:
         self.center = ((self.at[0] + 0.5) * self.patch[0], (self.at[1] + 0.5) * self.patch[1])
 
     def value(self, layer: Tensor) -> Float[Tensor, "b d"]:
-        tokens, prefix = as_tokens(layer, self.target, self.name)
-        return tokens[:, prefix + self.number]
+        found = as_tokens(layer, self.target, self.name)
+        return found.tokens[:, found.prefix + self.number]
 
     def share(self, field: Tensor) -> float:
         """Mass on the cell's own pixels."""
@@ -177,14 +178,20 @@ def spread(groups: Tensor, cells: list[Cell]) -> tuple[NDArray[np.float64], NDAr
 
 
 def _result(
-    s: ObservedModel, names: list[str], groups: Tensor, cells: list[Cell], how: dict[str, Any]
+    s: ObservedModel,
+    names: list[str],
+    groups: Tensor,
+    cells: list[Cell],
+    *,
+    how: dict[str, Any],
+    side: Literal["after", "before"],
 ) -> ReceptiveField:
     total = groups.sum(0) / how["n"]
     radii_error, own_error = spread(groups, cells)
     mass = total.sum((1, 2), keepdim=True)
     maps = total / mass.clamp(min=1e-300)
     radii = np.array([mass_radii(m, c.center) for m, c in zip(maps, cells)])
-    where = "behind the addition" if how["side"] == "after" else "of the branch, before the addition"
+    where = "after the addition" if side == "after" else "of the branch, before the addition"
     return ReceptiveField(
         title=f"Effective receptive fields of {s.name}",
         caption=(
@@ -204,4 +211,5 @@ def _result(
         own=np.array([c.share(m) for c, m in zip(cells, maps)]),
         radii_error=radii_error,
         own_error=own_error,
+        side=side,
     )

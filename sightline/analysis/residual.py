@@ -8,17 +8,15 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.adoption.shortcuts import same_sum
 from sightline.models.parts import Part
 from sightline.models.taps import record
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import as_tokens
-from sightline.spec import Result
-
-MEASURES = ("ratio", "cosine_branch", "cosine_sum")
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import as_tokens
+from sightline.spec import About, Result
 
 
 def skip_branch_ratio(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b n"]:
@@ -88,7 +86,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 
 def residual_ratios(
-    model: nn.Module, data: Data, *, n: int | None = None, batch: int = 32, seed: int = 0
+    model: Model, data: Data, *, n: int | None = None, batch: int = 32, seed: int = 0
 ) -> ResidualRatios:
     """Skip against branch at every addition, averaged over images: attention and MLP apart, the class token apart.
 
@@ -110,7 +108,7 @@ def residual_ratios(
             with record(s.model, *watch.paths, keep=watch.keep):
                 s.model(made.images[0])
             watch.images += len(made)
-    return _result(s, watch, {"n": watch.images, "batch": batch, "seed": seed})
+    return _result(s, watch, {"n": watch.images, "batch": batch, "seed": seed}, images.about(s))
 
 
 class Additions:
@@ -141,13 +139,13 @@ class Additions:
         if not branch.any():
             self.why[path] = f"{path}: the branch adds nothing"
             return
-        z, prefix = as_tokens(skip, self.target, path)
-        f, _ = as_tokens(branch, self.target, path)
-        self.prefix[path] = prefix
+        layer = as_tokens(skip, self.target, path)
+        z, f = layer.tokens, as_tokens(branch, self.target, path).tokens
+        self.prefix[path] = layer.prefix
         self.total[path] = self.total.get(path, 0) + skip_branch_ratio(z, f).sum(1).cpu()
 
 
-def _result(s: ObservedModel, watch: Additions, how: dict[str, Any]) -> ResidualRatios:
+def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: About) -> ResidualRatios:
     names = tuple(watch.sums)
     tokens = s.prefix + s.grid[0] * s.grid[1] if s.attention_blocks else 0
     patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
@@ -169,10 +167,13 @@ def _result(s: ObservedModel, watch: Additions, how: dict[str, Any]) -> Residual
             "images; z is the skip, f(z) the branch as it is added. Rows run from the first block to the last."
         ),
         how={**how, "tokens": "each, the class token apart", "axis": "first block first"},
+        about=about,
         names=names,
         sublayers=tuple(p.sublayer or "" for p in parts),
         blocks=tuple(-1 if p.block is None else p.block for p in parts),
-        **dict(zip(MEASURES, patches)),
+        ratio=patches[0],
+        cosine_branch=patches[1],
+        cosine_sum=patches[2],
         class_token=first,
         per_token=each,
         reasons=watch.why,

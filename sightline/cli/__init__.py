@@ -1,6 +1,5 @@
-"""The command line: few verbs, each a thin call of one public function. Importing a room's file adds its verbs."""
+"""The command line: few verbs, each a thin call of one public function."""
 
-from sightline.cli import analysis, data, demo, evals, models, predict, report, training, weights
 from sightline.cli.shell import main
 
-__all__ = ["analysis", "data", "demo", "evals", "main", "models", "predict", "report", "training", "weights"]
+__all__ = ["main"]

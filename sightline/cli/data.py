@@ -1,70 +1,67 @@
 """`sightline data`: list, get, info, check, shard."""
 
-import contextlib
+from __future__ import annotations
+
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 import sightline as sl
-from sightline.cli.shell import cli, show
-from sightline.data.named.store import data_folder, is_here
-from sightline.data.named.table import KNOWN
-from sightline.data.scenes.tasks import TASKS
+from sightline.cli.shell import help_without_verb, show, verb
 
-SHOWN = 20  # findings of one kind in the table; --json has them all
+SHOWN_CLASSES = 12
+SHOWN_FINDINGS = 20  # of one kind in the table; --json has them all
+split_option = click.option("--split", default=None, help="Which split, where there are several.")
 
 
-@cli.group()
-def data() -> None:
-    """Datasets: what there is, fetch, describe, check, shard."""
+@click.group(invoke_without_command=True)
+@click.pass_context
+def data(context: click.Context) -> None:
+    """List, fetch, describe, check and shard datasets.
+
+    Example: sightline data list
+    """
+    help_without_verb(context)
 
 
 def data_verb(function: Callable[..., Any]) -> click.Command:
-    """A command of this group with --json."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
-    return data.command(function.__name__.rstrip("_"))(as_json(function))
-
-
-split_option = click.option("--split", default=None, help="Which split, where there are several.")
+    """A verb of this group."""
+    command = verb(function)
+    data.add_command(command)
+    return command
 
 
 @data_verb
 def list_(as_json: bool) -> None:
-    """Datasets that are known by name, and whether they are here."""
+    """List named datasets, and whether they are on this machine.
+
+    Example: sightline data list
+    """
     rows = [
         {
-            "name": known.name,
-            "classes": known.count,
-            "images": sum(known.splits.values()),
-            "splits": ", ".join(known.splits),
-            "here": is_here(known.name),
-            "about": known.about,
+            "name": d.name,
+            "classes": d.classes,
+            "images": d.images,
+            "splits": ", ".join(d.splits),
+            "here": d.here,
+            "about": d.about,
         }
-        for known in KNOWN.values()
+        for d in sl.data.list_datasets()
     ]
-    rows += [
-        {
-            "name": f"scenes/{name}",
-            "classes": len(task.classes) or None,
-            "images": None,
-            "splits": "train, val, test",
-            "here": True,
-            "about": task.about,
-        }
-        for name, task in TASKS.items()
-    ]
-    show(rows, as_json, title=f"kept in {data_folder()}")
+    show(rows, as_json, title=f"Named datasets are kept in {sl.data.data_folder()}")
 
 
 @data_verb
 @click.argument("name")
 def get(name: str, as_json: bool) -> None:
-    """Make the dataset NAME ready, and say which source served."""
+    """Fetch the dataset NAME, and say where it came from.
+
+    Example: sightline data get cifar10
+    """
     show(asdict(sl.data.get_dataset(name)), as_json)
 
 
@@ -72,91 +69,61 @@ def get(name: str, as_json: bool) -> None:
 @click.argument("where", metavar="DATA")
 @split_option
 def info(where: str, split: str | None, as_json: bool) -> None:
-    """Describe DATA: a name, a folder, a manifest, arrays or shards."""
-    d = sl.dataset(where, split=split)
-    counts = d.counts()
-    sizes = [pixels.shape[:2] for pixels in _some(d)] or [(0, 0)]
-    heights, widths = np.array(sizes).T
+    """Describe DATA: classes, counts, image sizes.
+
+    Example: sightline data info flowers/ --split train
+    """
+    d = sl.data.describe_dataset(sl.dataset(where, split=split))
+    more = " ..." if len(d.classes) > SHOWN_CLASSES else ""
     facts = {
         "name": d.name,
-        "images": len(d),
+        "images": d.images,
         "classes": len(d.classes),
-        "per class, fewest": min(counts),
-        "per class, most": max(counts),
-        "height, median": int(np.median(heights)),
-        "width, median": int(np.median(widths)),
-        "fingerprint": d.fingerprint(),
+        "per class, fewest": d.fewest,
+        "per class, most": d.most,
+        "height, median": d.height,
+        "width, median": d.width,
+        "fingerprint": d.fingerprint,
+        "class names": d.classes if as_json else ", ".join(d.classes[:SHOWN_CLASSES]) + more,
     }
-    if as_json:
-        facts["class names"] = d.classes
-        facts["per class"] = counts
-    else:
-        facts["class names"] = ", ".join(d.classes[:12]) + (" ..." if len(d.classes) > 12 else "")
-    show(facts, as_json)
-
-
-def _some(d: sl.Dataset) -> Iterator[np.ndarray]:
-    """Up to 64 images; bad ones are for `check` to name."""
-    few = d.sample(min(len(d), 64), seed=0)
-    for i in range(len(few)):
-        with contextlib.suppress(sl.data.BadImage):
-            yield few[i][0]
+    show({**facts, "per class": d.per_class} if as_json else facts, as_json)
 
 
 @data_verb
 @click.argument("where", metavar="DATA")
 @split_option
-@click.option("--against", default=None, help="Another split, or another dataset, that must share no image with it.")
-@click.option("--sheet", type=click.Path(dir_okay=False), default=None, help="Draw a contact sheet here (PNG or JPEG).")
-@click.option("--strict", is_flag=True, help="Exit with 1 if something would spoil training or a measurement.")
+@click.option("--against", default=None, help="Another split or dataset, which must share no image with it.")
+@click.option("--sheet", type=click.Path(dir_okay=False), default=None, help="Draw a contact sheet (PNG or JPEG).")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a finding would spoil training or a measurement.")
 def check(where: str, split: str | None, against: str | None, sheet: str | None, strict: bool, as_json: bool) -> None:
-    """Find what is wrong with DATA: broken and odd files, twins, leaks. A train split is compared with its test."""
-    d, other = _two(where, split, against)
-    report = sl.data.check(d, other, sheet=sheet)
+    """Check DATA: broken and odd files, duplicates, leaks. A train split is compared with test or val.
+
+    Example: sightline data check flowers/ --sheet flowers.png --strict
+    """
+    report = sl.data.check(*sl.data.dataset_pair(where, split, against), sheet=sheet)
     if as_json:
         show({**asdict(report), "counts": report.counts()}, True)
     else:
-        per_kind: dict[str, int] = {}
-        rows = []
-        for f in report.findings:
-            per_kind[f.kind] = per_kind.get(f.kind, 0) + 1
-            if per_kind[f.kind] <= SHOWN:
-                rows.append({"finding": f.kind, "where": f.where, "what": f.detail})
-        rows += [
-            {"finding": k, "where": f"... {n - SHOWN} more", "what": "see --json"}
-            for k, n in per_kind.items()
-            if n > SHOWN
-        ]
-        title = f"{report.name}: {report.images:,} images, {len(report.findings):,} findings"
-        show(rows or [{"finding": "none", "where": report.name, "what": ""}], False, title=title)
-        if report.sheet:
-            click.echo(f"contact sheet: {report.sheet}")
+        print_findings(report)
     if strict and any(f.serious for f in report.findings):
         sys.exit(1)
 
 
-def _two(where: str, split: str | None, against: str | None) -> tuple[sl.Dataset, sl.Dataset | None]:
-    """The dataset, and what it must not overlap with: what was named, or else its own test or val split."""
-    if split is None and against is None:
-        splits = _splits(where)
-        if "train" in splits and len(splits) > 1:
-            other = next(s for s in ("test", "val", *splits) if s in splits and s != "train")
-            return sl.dataset(where, split="train"), sl.dataset(where, split=other)
-    d = sl.dataset(where, split=split)
-    if against is None:
-        return d, None
-    return d, sl.dataset(where, split=against) if against in _splits(where) else sl.dataset(against)
-
-
-def _splits(where: str) -> tuple[str, ...]:
-    if where in KNOWN:
-        return tuple(KNOWN[where].splits)
-    if where.startswith("scenes/"):
-        return ("train", "val", "test")
-    here = Path(where)
-    return tuple(
-        s for s in ("train", "val", "test") if (here / s).is_dir() and any(p.is_dir() for p in (here / s).iterdir())
-    )
+def print_findings(report: sl.data.CheckReport) -> None:
+    """The first findings of each kind, and how many more there are."""
+    count: Counter[str] = Counter()
+    rows = []
+    for f in report.findings:
+        count[f.kind] += 1
+        if count[f.kind] <= SHOWN_FINDINGS:
+            rows.append({"finding": f.kind, "where": f.where, "what": f.detail})
+    for kind, n in count.items():
+        if n > SHOWN_FINDINGS:
+            rows.append({"finding": kind, "where": f"... {n - SHOWN_FINDINGS} more", "what": "see --json"})
+    title = f"{report.name}: {report.images:,} images, {len(report.findings):,} findings"
+    show(rows or [{"finding": "none", "where": report.name, "what": ""}], False, title=title)
+    if report.sheet:
+        click.echo(f"contact sheet: {report.sheet}")
 
 
 @data_verb
@@ -164,7 +131,10 @@ def _splits(where: str) -> tuple[str, ...]:
 @click.argument("out")
 @split_option
 @click.option("--per-shard", default=10_000, show_default=True, help="Images in a shard.")
-@click.option("--seed", default=0, show_default=True, help="Of the shuffle.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the shuffle.")
 def shard(where: str, out: str, split: str | None, per_shard: int, seed: int, as_json: bool) -> None:
-    """Write DATA as tar shards in WebDataset format into the folder OUT."""
+    """Write DATA as tar shards in WebDataset format to the folder OUT.
+
+    Example: sightline data shard flowers/ shards/ --split train
+    """
     show(asdict(sl.data.shard(sl.dataset(where, split=split), out, per_shard=per_shard, seed=seed)), as_json)

@@ -1,56 +1,47 @@
-"""`sightline demo`: train, measure and look at every family on built-in data, and one page that comes out."""
+"""`sightline demo`: train, measure and analyze every family on built-in data, and write one page."""
+
+from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
 import sightline as sl
+from sightline.cli.options import FOLDER
 from sightline.cli.shell import show, verb
 
 
 @verb
 @click.option("--data", default="scenes/count", show_default=True, help="Scenes, or a dataset such as cifar10.")
-@click.option("--minutes", default=10.0, show_default=True, help="About how long, on two cores.")
-@click.option("--out", default="demo", show_default=True, type=click.Path(file_okay=False), help="Where files go.")
+@click.option("--minutes", default=10.0, show_default=True, help="About how long it takes on two cores.")
+@click.option("--out", default="demo", show_default=True, type=FOLDER, help="Folder for everything it writes.")
 @click.option("--seed", default=0, show_default=True, help="Seed of models, data and draws.")
 def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
-    """Train a ViT, its GAP twin, a BiT and a hybrid; measure them, look into them, and write one page about it.
+    """Train small models of every family, measure and analyze them, and write one page.
 
-    Interrupted, it goes on where it was; a second time, everything is there already.
+    The models are a ViT, the same with global average pooling, a BiT and a hybrid. An interrupted demo resumes; a
+    finished one is only printed again.
+
+    Example: sightline demo --minutes 2
     """
-    begun = time.monotonic()
-    plan = sl.studies.Demo(out=out, data=data, minutes=minutes, seed=seed)
+    start = time.monotonic()
 
     def say(text: str) -> None:
-        click.echo(f"[{time.monotonic() - begun:4.0f} s] {text}", err=True)
+        click.echo(f"[{time.monotonic() - start:4.0f} s] {text}", err=True)
 
-    steps = list(plan.run(say))
-    results = [path for step in steps for path in step.results]
-    title = f"Four small models on {data}: a demo of {minutes:g} minutes, one seed"
-    page = plan.path / "report" / "report.html"
-    if not page.exists() or page.stat().st_mtime < max(path.stat().st_mtime for path in results):
-        say(f"writing the page about {len(results)} results")
-        page = sl.write_report(unique(results, plan.path), plan.path / "report", title)
-    rows = [step.row for step in steps if step.row is not None]
-    verdicts = sl.verdicts([sl.Result.load(path) for path in results])
-    told = [verdict(v) for v in verdicts]
+    report = sl.report.run_demo(sl.studies.Demo(out=out, data=data, minutes=minutes, seed=seed), say=say)
+    verdicts = [verdict_row(v) for v in report.verdicts]
     if as_json:
-        show({"models": rows, "verdicts": told, "page": str(page), "seconds": time.monotonic() - begun}, True)
+        show({"models": report.models, "verdicts": verdicts, "page": report.page, "seconds": report.seconds}, True)
         return
-    show(rows, False, title=f"What came out (seed {seed}, {plan.steps} steps of each model)")
-    show(told, False, title="The papers' claims, on these models; a demo of minutes decides few")
-    click.echo(f"The page: {page}")
+    show(list(report.models), False, title=f"Models (seed {seed}, {report.steps} steps each)")
+    show(verdicts, False, title="The papers' claims on these models; a demo of minutes decides few of them")
+    click.echo(f"Page: {report.page}")
 
 
-def unique(paths: list[Path], root: Path) -> dict[str, Any]:
-    """Results by where they stand in the demo's folder: four models have an accuracy each."""
-    return {str(path.relative_to(root).with_suffix("")): sl.Result.load(path) for path in paths}
-
-
-def verdict(v: sl.studies.Verdict) -> dict[str, Any]:
-    """One line; the page has the whole of it."""
+def verdict_row(v: sl.studies.Verdict) -> dict[str, Any]:
+    """A verdict with the effect that decides it; the page has all of them."""
     effect = min(v.effects, key=lambda e: ("does not hold", "undecided", "holds").index(e.state)) if v.effects else None
-    found = "" if effect is None else f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]"
-    return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": found, "paper": v.statement}
+    value = "" if effect is None else f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]"
+    return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": value, "paper": v.statement}

@@ -1,145 +1,104 @@
-"""Verbs that measure: fewshot, eval, probe, episodes, vtab."""
+"""Verbs that measure: eval, fewshot, probe, episodes, vtab."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import click
-import numpy as np
 
 import sightline as sl
-from sightline.cli.data import _splits
-from sightline.cli.model import open_model
-from sightline.cli.shell import cli, show, verb
-from sightline.evals.probing.probes import PROBES, probe_named
-from sightline.evals.vtab_protocol import beside_references
+from sightline.cli.options import (
+    FOLDER,
+    Numbers,
+    Penalty,
+    Words,
+    batch_option,
+    held_out_option,
+    num_option,
+    save_option,
+    several,
+    size_option,
+    workers_option,
+)
+from sightline.cli.shell import show, verb
 
-batch_option = click.option("--batch", default=64, show_default=True, help="Images in a batch.")
-workers_option = click.option("--workers", default=0, show_default=True, help="Processes that decode images.")
-save_option = click.option("--save", type=click.Path(dir_okay=False), help="Keep the result in this file (.npz).")
-size_option = click.option("--size", type=int, help="Image size for a model built by name, in pixels.")
 tokens_option = click.option(
     "--tokens",
     type=click.Choice(["pooled", "cls", "gap", "mean", "first"]),
     default="pooled",
     show_default=True,
-    help="What is kept of the tokens.",
+    help="Which tokens become the features.",
 )
-num_option = click.option("--num", type=int, help="How many scenes, where DATA is scenes/NAME; 2000 unless said.")
-train_option = click.option("--train-split", default="train", show_default=True)
-test_option = click.option("--test-split", default="test", show_default=True)
+split_options = several(
+    click.option("--train-split", default="train", show_default=True, help="Split to learn from."),
+    click.option("--test-split", default="test", show_default=True, help="Split to measure on."),
+)
+feature_options = several(tokens_option, size_option, num_option, batch_option, workers_option, save_option)
 
 
-def data_of(where: str, split: str | None, model: Any, num: int | None = None) -> sl.Dataset:
-    """DATA as in the data verbs; scenes are drawn at the model's own size."""
-    if not where.startswith("scenes/"):
-        if num is not None:
-            raise ValueError("--num is for scenes; for other data measure a part: sl.dataset(...).sample(num).")
-        return sl.dataset(where, split=split)
-    settings = {"size": min(512, max(16, model.image.size[0]))}
-    return sl.dataset(where, split=split, num=num or 2000, **settings)
-
-
-def held_out(where: str) -> str | None:
-    """The split to measure on where none is named."""
-    there = _splits(where)
-    return next((s for s in ("test", "val") if s in there), None)
-
-
-def numbers(text: str, option: str) -> tuple[Any, ...]:
-    """ "1,5,10" as numbers; "all" where a verb allows it."""
-    parts = [p.strip() for p in text.split(",") if p.strip()]
-    if not parts or not all(p.isdecimal() or p == "all" for p in parts):
-        raise ValueError(f"{option} is a list of whole numbers such as 1,5,10; got {text!r}.")
-    return tuple(p if p == "all" else int(p) for p in parts)
-
-
-def penalty(text: str) -> Any:
-    try:
-        return "sweep" if text == "sweep" else float(text)
-    except ValueError:
-        raise ValueError(f"--l2 is a number or sweep; got {text!r}.") from None
-
-
-def saved(result: sl.Result, path: str | None) -> None:
+def save_result(result: sl.Result, path: str | None) -> None:
+    """To the file that --save names."""
     if path:
         result.save(path)
-
-
-def pair_of(model: Any, data: str, splits: tuple[str, str], *, num: int | None, **settings: Any) -> tuple[Any, Any]:
-    """Features of two splits."""
-    train, test = (sl.extract(model, data_of(data, split, model, num), **settings) for split in splits)
-    return train, test
 
 
 @verb
 @click.argument("model")
 @click.argument("data")
-@click.option("--shots", default="1,5,10", show_default=True, help='Training images per class; "all" for all.')
-@click.option("--seeds", default=5, show_default=True, help="Draws of the shots.")
-@click.option("--l2", default="1024", show_default=True, help="A number, or sweep: chosen on held-out shots.")
-@train_option
-@test_option
-@tokens_option
-@size_option
-@num_option
-@batch_option
-@workers_option
-@save_option
+@click.option("--shots", type=Numbers(), default="1,5,10", show_default=True,
+              help='Training images per class; "all" for all.')  # fmt: skip
+@click.option("--seeds", default=5, show_default=True, help="Number of draws of the shots.")
+@click.option("--l2", type=Penalty(), default="1024", show_default=True,
+              help="Penalty of the ridge regression; sweep chooses it on held-out shots.")  # fmt: skip
+@split_options
+@feature_options
 def fewshot(
     model: str,
     data: str,
-    shots: str,
+    shots: tuple[Any, ...],
     seeds: int,
-    l2: str,
+    l2: Any,
     train_split: str,
     test_split: str,
-    tokens: Any,
     size: int | None,
     num: int | None,
-    batch: int,
-    workers: int,
     save: str | None,
     as_json: bool,
+    **features: Any,
 ) -> None:
-    """Closed-form few-shot accuracy of MODEL's frozen features on DATA."""
-    wanted, value, m = numbers(shots, "--shots"), penalty(l2), open_model(model, size)
-    both = pair_of(m, data, (train_split, test_split), num=num, tokens=tokens, batch=batch, workers=workers)
-    result = sl.fewshot(both[0], both[1], shots=wanted, seeds=seeds, l2=value)
-    saved(result, save)
-    rows: list[dict[str, Any]] = [
-        {"shots": n, "accuracy": float(a), "± 95 %": none_if_nan(h), "l2": sorted(set(map(float, p)))}
+    """Measure the few-shot accuracy of MODEL's frozen features on DATA, in closed form.
+
+    Example: sightline fewshot vit-b16.augreg-i21k cifar10 --shots 1,5,10
+    """
+    trained = sl.observe.open_model(model, size=size)
+    train, test = sl.evals.extract_splits(trained, data, (train_split, test_split), num=num, **features)
+    result = sl.fewshot(train, test, shots=shots, seeds=seeds, l2=l2)
+    save_result(result, save)
+    rows = [
+        {"shots": n, "accuracy": float(a), "± 95 %": float(h), "l2": sorted(set(map(float, p)))}
         for n, a, h, p in zip(result.shots, result.mean, result.half_width, result.l2)
     ]
     if as_json:
-        per_class = {c: [none_if_nan(v) for v in row] for c, row in zip(result.classes, result.per_class.T)}
+        per_class = dict(zip(result.classes, result.per_class.T))
         show({"caption": result.caption, "rows": rows, "by seed": result.accuracy, "per class": per_class}, True)
-        return
-    for row in rows:
-        row["l2"] = ", ".join(f"{v:g}" for v in row["l2"])
-    show(rows, False, title=result.caption)
+    else:
+        show(rows, False, title=result.caption)
 
 
-def none_if_nan(value: Any) -> float | None:
-    """JSON has no NaN."""
-    return float(value) if np.isfinite(value) else None
-
-
-@cli.command(name="eval")
+@verb
 @click.argument("model")
 @click.argument("data")
-@click.option("--split", help="Which split; by default test, or val, or whatever there is.")
-@click.option("--second", help="A second test set of the same classes, to compare with (ImageNet-V2).")
+@held_out_option
+@click.option("--second", help="A second test set of the same classes to compare with, such as ImageNet-V2.")
 @click.option("--second-split", help="Split of the second test set.")
-@click.option(
-    "--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) for ImageNet's val."
-)
-@click.option("--per-class", is_flag=True, help="Accuracy of every class.")
-@click.option("--confused", type=int, default=0, help="Show so many of the most frequent mistakes.")
+@click.option("--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) of ImageNet's val.")
+@click.option("--per-class", is_flag=True, help="Print the accuracy of every class.")
+@click.option("--confused", type=int, default=0, help="Print this many of the most frequent mistakes.")
 @num_option
 @batch_option
 @workers_option
 @save_option
-@click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
-def evaluate(
+def eval_(
     model: str,
     data: str,
     split: str | None,
@@ -149,96 +108,82 @@ def evaluate(
     per_class: bool,
     confused: int,
     num: int | None,
-    batch: int,
-    workers: int,
     save: str | None,
     as_json: bool,
+    **batches: Any,
 ) -> None:
-    """Accuracy of MODEL's own classifier on DATA: top-1, top-5, calibration; per class and confusion on request."""
-    m = open_model(model)
-    d = data_of(data, split or held_out(data), m, num)
+    """Measure the accuracy of MODEL's own classifier on DATA: top-1, top-5 and calibration.
+
+    Example: sightline eval runs/pets pets --per-class
+    """
+    trained = sl.observe.open_model(model)
+    test = sl.evals.evaluation_data(trained, data, split, num=num)
+    result: sl.Result
     if second is not None:
-        other = data_of(second, second_split or held_out(second), m, num)
-        names = (d.name, other.name) if other.name != d.name else ("first", "second")
-        both = sl.evals.evaluate_sets(m, dict(zip(names, (d, other))), batch=batch, workers=workers)
-        saved(both, save)
-        show(both.summary(), as_json, title=both.caption)
-        return
-    if real is not None:
-        re_scored = sl.evals.score_real(sl.evals.logits(m, d, batch=batch, workers=workers), real)
-        saved(re_scored, save)
-        show(re_scored.summary(), as_json, title=re_scored.caption)
-        return
-    result = sl.evaluate(m, d, batch=batch, workers=workers)
-    saved(result, save)
+        other = sl.evals.evaluation_data(trained, second, second_split, num=num)
+        names = (test.name, other.name) if other.name != test.name else ("first", "second")
+        result = sl.evals.evaluate_sets(trained, dict(zip(names, (test, other))), **batches)
+    elif real is not None:
+        result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real)
+    else:
+        result = sl.evaluate(trained, test, **batches)
+    save_result(result, save)
     print_evaluation(result, per_class=per_class, confused=confused, as_json=as_json)
 
 
-def print_evaluation(result: Any, *, per_class: bool, confused: int, as_json: bool) -> None:
-    facts: dict[str, Any] = {k: none_if_nan(v) for k, v in result.summary().items()}
-    by_class: list[dict[str, Any]] = []
-    wrong: list[dict[str, Any]] = []
-    if isinstance(result, sl.evals.Classification):
-        by_class = [
-            {"class": c, "images": int(n), "accuracy": none_if_nan(a)}
-            for c, n, a in zip(result.classes, result.counts, result.per_class)
-            if n
-        ]
-        wrong = [{"label": a, "predicted": b, "times": n} for a, b, n in result.confused(confused)] if confused else []
+def print_evaluation(result: sl.Result, *, per_class: bool, confused: int, as_json: bool) -> None:
+    """The summary and, of a classifier, accuracy by class and the most frequent mistakes."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    if isinstance(result, sl.evals.Classification) and per_class:
+        by_class = zip(result.classes, result.counts, result.per_class)
+        tables["per class"] = [{"class": c, "images": int(n), "accuracy": float(a)} for c, n, a in by_class if n]
+    if isinstance(result, sl.evals.Classification) and confused:
+        tables["confused"] = [{"label": a, "predicted": b, "times": n} for a, b, n in result.confused(confused)]
     if as_json:
-        show(
-            {**facts, **({"per class": by_class} if per_class else {}), **({"confused": wrong} if wrong else {})}, True
-        )
+        show({**result.summary(), **tables}, True)
         return
-    show(facts, False, title=result.caption)
-    if per_class and by_class:
-        show(by_class, False, title="per class")
-    if wrong:
-        show(wrong, False, title="most frequent mistakes")
+    show(result.summary(), False, title=result.caption)
+    for title, rows in tables.items():
+        if rows:
+            show(rows, False, title=title)
 
 
 @verb
 @click.argument("model")
 @click.argument("data")
-@click.option("--layers", default="blocks", show_default=True, help="blocks, features, or module paths with commas.")
-@click.option("--probe", "kind", type=click.Choice(PROBES), default="ridge", show_default=True)
-@click.option("--shots", type=int, help="Training images per class; all by default.")
-@click.option("--seeds", default=1, show_default=True, help="Draws of the shots.")
-@train_option
-@test_option
-@tokens_option
-@size_option
-@num_option
-@batch_option
-@workers_option
-@save_option
+@click.option("--layers", type=Words(), default="blocks", show_default=True,
+              help="blocks, features, or module paths with commas between.")  # fmt: skip
+@click.option("--probe", "kind", default="ridge", show_default=True, help="ridge, logistic or knn.")
+@click.option("--shots", type=int, help="Training images per class; by default all.")
+@click.option("--seeds", default=1, show_default=True, help="Number of draws of the shots.")
+@split_options
+@feature_options
 def probe(
     model: str,
     data: str,
-    layers: str,
+    layers: tuple[str, ...],
     kind: str,
     shots: int | None,
     seeds: int,
     train_split: str,
     test_split: str,
-    tokens: Any,
     size: int | None,
     num: int | None,
-    batch: int,
-    workers: int,
     save: str | None,
     as_json: bool,
+    **features: Any,
 ) -> None:
-    """Accuracy of a probe at every layer of MODEL on DATA."""
-    m = open_model(model, size)
-    where = [part.strip() for part in layers.split(",")]
-    settings = {"layers": where, "tokens": tokens, "maps": "last", "batch": batch, "workers": workers}
-    both = pair_of(m, data, (train_split, test_split), num=num, **settings)
-    chosen = probe_named(kind, **({"l2": 2.0**10} if kind == "ridge" else {}))
-    result = sl.probe(both[0], both[1], probe=chosen, shots=shots, seeds=seeds)
-    saved(result, save)
+    """Measure the accuracy of a probe at every layer of MODEL on DATA.
+
+    Example: sightline probe vit-b16.augreg-i21k cifar10 --tokens gap
+    """
+    trained, splits = sl.observe.open_model(model, size=size), (train_split, test_split)
+    features |= {"layers": list(layers), "maps": "last"}
+    train, test = sl.evals.extract_splits(trained, data, splits, num=num, **features)
+    result = sl.probe(train, test, probe=kind, shots=shots, seeds=seeds)
+    save_result(result, save)
     rows = [
-        {"layer": name, "accuracy": float(a), "± 95 %": none_if_nan(h)}
+        {"layer": name, "accuracy": float(a), "± 95 %": float(h)}
         for name, a, h in zip(result.layers, result.mean, result.half_width)
     ]
     show(rows, as_json, title=result.caption)
@@ -247,45 +192,42 @@ def probe(
 @verb
 @click.argument("model")
 @click.argument("data")
-@click.option("--ways", default="5", show_default=True, help="Classes in an episode, such as 2,5,10.")
-@click.option("--shots", default="1,5", show_default=True, help="Labeled images per class.")
-@click.option("--queries", default=15, show_default=True, help="Images per class to tell apart.")
-@click.option("--episodes", "count", default=600, show_default=True)
+@click.option("--ways", type=Numbers(), default="5", show_default=True, help="Classes in an episode, such as 2,5,10.")
+@click.option("--shots", type=Numbers(), default="1,5", show_default=True, help="Labeled images per class.")
+@click.option("--queries", default=15, show_default=True, help="Images per class to classify.")
+@click.option("--episodes", "count", default=600, show_default=True, help="Number of episodes.")
 @click.option("--classifier", type=click.Choice(["prototype", "ridge"]), default="prototype", show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--split", help="Which split; by default test, or val, or whatever there is.")
-@tokens_option
-@size_option
-@num_option
-@batch_option
-@workers_option
-@save_option
+@held_out_option
+@feature_options
 def episodes(
     model: str,
     data: str,
-    ways: str,
-    shots: str,
+    ways: tuple[Any, ...],
+    shots: tuple[Any, ...],
     queries: int,
     count: int,
     classifier: Any,
     seed: int,
     split: str | None,
-    tokens: Any,
     size: int | None,
     num: int | None,
-    batch: int,
-    workers: int,
     save: str | None,
     as_json: bool,
+    **features: Any,
 ) -> None:
-    """K-way N-shot episodes on DATA's classes, which must not be those that MODEL was trained on."""
-    k, n, m = numbers(ways, "--ways"), numbers(shots, "--shots"), open_model(model, size)
-    e = sl.extract(m, data_of(data, split or held_out(data), m, num), tokens=tokens, batch=batch, workers=workers)
-    known = getattr(m, "class_names", None) or ()
-    result = sl.episodes(e, k, n, queries=queries, episodes=count, classifier=classifier, trained_on=known, seed=seed)
-    saved(result, save)
+    """Measure accuracy over K-way N-shot episodes on DATA, whose classes MODEL must not have been trained on.
+
+    Example: sightline episodes vit-b16.augreg-i21k pets --ways 5 --shots 1,5
+    """
+    trained = sl.observe.open_model(model, size=size)
+    table = sl.extract(trained, sl.evals.evaluation_data(trained, data, split, num=num), **features)
+    known = getattr(trained, "class_names", None) or ()
+    settings = {"queries": queries, "episodes": count, "classifier": classifier, "seed": seed}
+    result = sl.episodes(table, ways, shots, trained_on=known, **settings)
+    save_result(result, save)
     rows = [
-        {"ways": a, "shots": b, "accuracy": float(result.mean[i, j]), "± 95 %": none_if_nan(result.half_width[i, j])}
+        {"ways": a, "shots": b, "accuracy": float(result.mean[i, j]), "± 95 %": float(result.half_width[i, j])}
         for i, a in enumerate(result.ways)
         for j, b in enumerate(result.shots)
     ]
@@ -299,8 +241,8 @@ def episodes(
 @verb
 @click.argument("model")
 @click.option("--suite", default="scenes-vtab", show_default=True, help="scenes-vtab, or vtab with its data.")
-@click.option("--tasks", help="Some tasks only, with commas.")
-@click.option("--root", type=click.Path(file_okay=False), help="Where the data is kept, for vtab.")
+@click.option("--tasks", type=Words(), help="Only these tasks, with commas between.")
+@click.option("--root", type=FOLDER, help="Folder that holds the data of vtab.")
 @size_option
 @batch_option
 @workers_option
@@ -308,17 +250,18 @@ def episodes(
 def vtab(
     model: str,
     suite: str,
-    tasks: str | None,
+    tasks: tuple[str, ...] | None,
     root: str | None,
     size: int | None,
-    batch: int,
-    workers: int,
     save: str | None,
     as_json: bool,
+    **batches: Any,
 ) -> None:
-    """MODEL on a suite of tasks with 1,000 training images each; for VTAB-1k beside the paper's table 9."""
-    wanted = [t.strip() for t in tasks.split(",")] if tasks else None
-    result = sl.vtab(open_model(model, size), suite, tasks=wanted, root=root, batch=batch, workers=workers)
-    saved(result, save)
-    rows = beside_references(result)
+    """Measure MODEL on a suite of tasks with 1,000 training images each; for VTAB-1k beside the ViT paper's table 9.
+
+    Example: sightline vtab runs/scenes --tasks cells,count
+    """
+    result = sl.vtab(sl.observe.open_model(model, size=size), suite, tasks=tasks or None, root=root, **batches)
+    save_result(result, save)
+    rows = sl.evals.beside_references(result)
     show({"rows": rows, **result.summary()} if as_json else rows, as_json, title=result.caption)

@@ -1,4 +1,6 @@
-"""`sightline predict`: images, named by a trained model."""
+"""`sightline predict`: classify images with a trained model."""
+
+from __future__ import annotations
 
 import csv
 import io
@@ -10,44 +12,47 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.evals import batch_option
-from sightline.cli.model import open_model
+from sightline.cli.options import batch_option
 from sightline.cli.shell import show, verb
-from sightline.data.errors import shown
+from sightline.data.errors import printable
 
-ASSUMED = "note: the model does not name its 1,000 classes; these are the names of ImageNet-1k, which is an assumption."
+ASSUMED = "note: the model has no names for its 1,000 classes; those of ImageNet-1k are assumed."
 
 
 @verb
 @click.argument("model")
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE|FOLDER|PATTERN|- ...")
-@click.option("--top", default=5, show_default=True, help="Classes to name for each image.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line for each named class.")
+@click.option("--top", default=5, show_default=True, help="Number of classes to print for each image.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line per class.")
 @batch_option
 def predict(model: str, images: tuple[str, ...], top: int, as_csv: bool, batch: int, as_json: bool) -> None:
-    """Name what is on each IMAGE by MODEL's own classifier, with probabilities.
+    """Classify each IMAGE with MODEL's own classifier, and print the most probable classes.
 
-    A FOLDER is read with its subfolders, a PATTERN such as "photos/*.jpg" may be quoted, and - reads one path a line
-    from standard input. An image that cannot be read is named on standard error, and the others are predicted.
+    A FOLDER includes its subfolders, a PATTERN such as "photos/*.jpg" may be quoted, and - reads one path per line
+    from standard input. An image that cannot be read is reported on standard error, and the others are classified.
+
+    Example: sightline predict runs/pets photos/
     """
     if as_csv and as_json:
         raise ValueError("--csv and --json exclude each other: give one of them.")
-    said = sl.predict(open_model(model), list(listed(images)), top=top, batch=batch)
+    predictions = sl.predict(model, list(paths(images)), top=top, batch=batch)
     if as_json:
-        show(facts(said), True)
+        show(facts(predictions), True)
     elif as_csv:
-        click.echo(table_of_values(said), nl=False)
+        click.echo(csv_text(predictions), nl=False)
     else:
-        folder = common_folder(said.images)
-        show(rows(said, folder), False, title=title(said, folder))
-    if said.named_by == "imagenet-1k (assumed)":
+        folder = common_folder(predictions.images)
+        show(rows(predictions, folder), False, title=title(predictions, folder))
+    if predictions.named_by == "imagenet-1k (assumed)":
         click.echo(ASSUMED, err=True)
-    if said.bad:
-        click.echo(f"{len(said.bad)} of {len(said) + len(said.bad)} images could not be read.", err=True)
+    if predictions.bad:
+        click.echo(
+            f"{len(predictions.bad)} of {len(predictions) + len(predictions.bad)} images could not be read.", err=True
+        )
 
 
-def listed(images: tuple[str, ...]) -> Iterator[str]:
-    """The arguments, with the lines of standard input in the place of -."""
+def paths(images: tuple[str, ...]) -> Iterator[str]:
+    """The arguments, with the lines of standard input in place of -."""
     for name in images:
         if name != "-":
             yield name
@@ -56,11 +61,11 @@ def listed(images: tuple[str, ...]) -> Iterator[str]:
         yield from (os.fsdecode(line) for line in lines if line.strip())
 
 
-def facts(said: sl.evals.Predictions) -> dict[str, Any]:
+def facts(predictions: sl.evals.Predictions) -> dict[str, Any]:
     """Everything, for machines."""
     return {
-        "by": said.by,
-        "named by": said.named_by,
+        "by": predictions.by,
+        "named by": predictions.named_by,
         "images": [
             {
                 "image": one.image,
@@ -69,43 +74,43 @@ def facts(said: sl.evals.Predictions) -> dict[str, Any]:
                     for i, name, p in zip(one.indices, one.names, one.probabilities)
                 ],
             }
-            for one in said
+            for one in predictions
         ],
-        "bad": [{"image": name, "reason": reason} for name, reason in said.bad.items()],
+        "bad": [{"image": name, "reason": reason} for name, reason in predictions.bad.items()],
     }
 
 
-def table_of_values(said: sl.evals.Predictions) -> str:
+def csv_text(predictions: sl.evals.Predictions) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "rank", "index", "name", "probability"))
-    for one in said:
+    for one in predictions:
         best = zip(one.indices, one.names, one.probabilities)
-        writer.writerows((shown(one.image), rank, i, name, f"{p:.6g}") for rank, (i, name, p) in enumerate(best, 1))
+        writer.writerows((printable(one.image), rank, i, name, f"{p:.6g}") for rank, (i, name, p) in enumerate(best, 1))
     return text.getvalue()
 
 
-def rows(said: sl.evals.Predictions, folder: str) -> list[dict[str, str]]:
-    """A line for each named class; the image stands on the first of its lines."""
+def rows(predictions: sl.evals.Predictions, folder: str) -> list[dict[str, str]]:
+    """One row per class; the image stands in the first of its rows."""
     return [
         {
-            "image": shown(os.path.relpath(one.image, folder) if folder else one.image) if rank == 0 else "",
+            "image": printable(os.path.relpath(one.image, folder) if folder else one.image) if rank == 0 else "",
             "class": name,
             "probability": f"{100 * p:9.1f} %",
         }
-        for one in said
+        for one in predictions
         for rank, (name, p) in enumerate(zip(one.names, one.probabilities))
     ]
 
 
 def common_folder(images: tuple[str, ...]) -> str:
-    """The folder in which all images are, to be said once; empty where there is none."""
+    """The folder that holds all images, for the title; empty where there is none."""
     folders = {os.path.dirname(image) for image in images}
     if "" in folders or len({os.path.isabs(f) for f in folders}) > 1:
         return ""
     return os.path.commonpath(folders)
 
 
-def title(said: sl.evals.Predictions, folder: str) -> str:
-    count = f"{len(said):,} image{'' if len(said) == 1 else 's'}"
-    return f"{count} in {shown(folder)}" if folder else count
+def title(predictions: sl.evals.Predictions, folder: str) -> str:
+    count = f"{len(predictions):,} image{'' if len(predictions) == 1 else 's'}"
+    return f"{count} in {printable(folder)}" if folder else count

@@ -1,36 +1,92 @@
 """What every verb shares: the group, `--json`, tables, and how errors reach the user."""
 
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import sightline as sl
-from sightline.spec import legible, to_json
+from sightline.cli.verbs import VERBS
+
+# printed below the help of every verb that takes one
+ARGUMENTS = {
+    "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), "
+    "FILE.py:FUNCTION (a function of yours that returns a timm, transformers, torchvision or other module), or the "
+    "name of a variant (sightline models), which has random weights.",
+    "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
+    ".jsonl), arrays (.npz), shards (.tar), or hf:OWNER/NAME.",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class LazyVerbs(click.Group):
+    """The verbs of the table. A verb's file is imported when the verb runs or shows its help, and not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"sightline.cli.{VERBS[cmd_name].file}")
+        return next(c for c in vars(module).values() if isinstance(c, click.Command) and c.name == cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            near = "".join(f" Did you mean {name}?" for name in difflib.get_close_matches(args[0], VERBS, 1))
+            raise click.UsageError(f"There is no command {args[0]!r}.{near} Type sightline --help for all of them.")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+@click.group(cls=LazyVerbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(sl.__version__, prog_name="sightline")
-def cli() -> None:
-    """Train vision models, and see what they see."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Train vision models, and see what they see.
+
+    Example: sightline demo --minutes 2
+    """
+    help_without_verb(context)
+
+
+def help_without_verb(context: click.Context) -> None:
+    """A group on its own prints its help."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def verb(function: Callable[..., Any]) -> click.Command:
-    """A command with `--json`: the function returns plain data, and `show` prints it either way."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable JSON.")
-    return cli.command()(as_json(function))
+    """A command with `--json` and, below its help, what its arguments are; `eval_` is the verb eval."""
+    command = click.command(function.__name__.rstrip("_"))(function)
+    command.params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print machine-readable JSON."))
+    words = {p.human_readable_name.lower() for p in command.params if isinstance(p, click.Argument)}
+    command.epilog = "\n\n".join(text for word, text in ARGUMENTS.items() if word in words)
+    return command
 
 
 def show(data: Any, as_json: bool, title: str = "") -> None:
     """Print rows (a list of dicts) as a table, or one dict as a list of names and values."""
     if as_json:
+        from sightline.spec import to_json  # here: `--help` does without
+
         click.echo(to_json(data, other=plain))
         return
+    from rich import box  # here: `--help` does without
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
     table = Table(
         title=Text(title, style="table.title"),
@@ -48,6 +104,7 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
 
 
 def text(value: Any) -> str:
+    """A value in a table."""
     match value:
         case None:
             return ""
@@ -56,21 +113,33 @@ def text(value: Any) -> str:
         case int():
             return f"{value:,}"
         case float():
+            from sightline.spec import legible  # here: `--help` does without
+
             return legible(f"{value:,.4g}")
         case (int(), int()):
             return f"{value[0]} x {value[1]}"
-        case tuple():
+        case tuple() | list():
             return ", ".join(map(text, value))
         case _:
             return str(value)
 
 
+def memory(count: int) -> str:
+    """A number of bytes."""
+    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
+
+
 def plain(value: Any) -> Any:
+    """What JSON does not have and our encoder does not know: arrays and paths."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. An error the user can mend is one sentence and exit code 2, never a traceback."""
+    """Run the command line. An error that the user can fix is one sentence and exit code 2, never a traceback."""
+    # OpenMP reads this once, when a verb loads torch. By default a waiting thread spins for some milliseconds. On a
+    # busy machine it spins away the time that the others need to get ready, and training falls to a fraction of its
+    # fair share (docs/log.md). A library leaves this to its caller; child processes inherit it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="sightline", standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -1,4 +1,6 @@
-"""Verbs of the weights room."""
+"""`sightline convert`: weights from one format to another."""
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +11,6 @@ import click
 
 import sightline as sl
 from sightline.cli.shell import show, verb
-from sightline.weights.report import Entry
 
 
 @verb
@@ -22,13 +23,15 @@ from sightline.weights.report import Entry
     show_default=True,
     help="Format to write.",
 )
-@click.option("--report", "full", is_flag=True, help="Show the fate of every key.")
-@click.option("--no-verify", is_flag=True, help="Do not replay the probe images of the file, and write none.")
-@click.option("--heads", type=int, help="Attention heads, where the file cannot say.")
-@click.option("--size", type=int, help="Carry position embeddings to this image size.")
-@click.option("--method", default="paper", show_default=True, help="How: paper, timm, timm-npz, hf or torchvision.")
-@click.option("--classes", type=int, help="A new zero head for this many classes.")
-@click.option("--lenient", is_flag=True, help="Leave unexplained keys out instead of refusing the file.")
+@click.option("--report", "full", is_flag=True, help="Show what happened to every key.")
+@click.option("--no-verify", is_flag=True, help="Neither replay nor write probe images.")
+@click.option("--heads", type=int, help="Number of attention heads, where the file does not say.")
+@click.option("--size", type=int, help="Resample position embeddings to this image size.")
+@click.option(
+    "--method", default="paper", show_default=True, help="How to resample: paper, timm, timm-npz, hf or torchvision."
+)
+@click.option("--classes", type=int, help="Put a new zero head for this many classes.")
+@click.option("--lenient", is_flag=True, help="Leave out unexplained keys instead of refusing the file.")
 def convert(
     source: str,
     out: str,
@@ -42,11 +45,14 @@ def convert(
     lenient: bool,
     as_json: bool,
 ) -> None:
-    """Read weights SOURCE (a file, a folder, a zoo name), write them to OUT in another format."""
-    wish: dict[str, Any] = {"method": method, "strict": not lenient}
-    wish |= {k: v for k, v in {"heads": heads, "size": size, "classes": classes}.items() if v is not None}
-    with quiet("sightline.weights"):  # the report below says the same
-        report = sl.convert(source, out, to=to, verify=not no_verify, **wish)
+    """Convert weights SOURCE (a file, a folder or a published name) to another format, and write them to OUT.
+
+    Example: sightline convert vit-b16.augreg-i21k vit.safetensors --to timm
+    """
+    options: dict[str, Any] = {"method": method, "strict": not lenient}
+    options |= {k: v for k, v in {"heads": heads, "size": size, "classes": classes}.items() if v is not None}
+    with muted("sightline.weights"):  # the report below says the same
+        report = sl.convert(source, out, to=to, verify=not no_verify, **options)
     about: dict[str, Any] = {"source": report.source, "format": report.format, "written": out, "as": to}
     about |= {fate: report.count(fate) for fate in ("taken", "resized", "new", "left")}
     about["verified"] = report.verified
@@ -62,8 +68,8 @@ def convert(
 
 
 @contextmanager
-def quiet(name: str) -> Iterator[None]:
-    """Keep one logger still for a while."""
+def muted(name: str) -> Iterator[None]:
+    """Without the messages of one logger."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -72,7 +78,7 @@ def quiet(name: str) -> Iterator[None]:
         logger.disabled = before
 
 
-def line(entry: Entry) -> dict[str, str]:
+def line(entry: Any) -> dict[str, str]:
     """One key on one line."""
     shapes = [" x ".join(map(str, s)) for s in (entry.found, entry.wanted) if s is not None]
     why = f"{entry.why} ({entry.method})" if entry.method else entry.why
@@ -83,22 +89,3 @@ def line(entry: Entry) -> dict[str, str]:
         "shape": " -> ".join(dict.fromkeys(shapes)),
         "why": why,
     }
-
-
-def zoo_rows(glob: str) -> list[dict[str, Any]]:
-    """The zoo as a table; a bare model's name lists all its weights."""
-    found = sl.weights.zoo(glob) or sl.weights.zoo(f"{glob}.*")
-    if not found:
-        raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` for all of them.")
-    return [
-        {
-            "weights": w.name,
-            "size": w.spec.size,
-            "classes": w.classes,
-            "about": w.about,
-            "license": w.license,
-            "sha256": w.sha256,
-            "source": w.source,
-        }
-        for w in found
-    ]

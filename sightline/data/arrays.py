@@ -1,4 +1,4 @@
-"""Images that are already arrays: `.npz` files, and arrays given by hand."""
+"""Images in arrays: in memory, or in an `.npz` file."""
 
 import zipfile
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.data.datasets import Dataset, Labels
+from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
-from sightline.data.errors import shown
-from sightline.data.images import Pixels, need_allowed
+from sightline.data.errors import printable
+from sightline.data.images import Pixels, check_size
+from sightline.data.labeled import Labels
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
 
 
 class Arrays(Dataset):
-    """Images of one size, uint8 (n, h, w, 3), (n, h, w, 1) or (n, h, w), with class numbers (n,) or a table (n, k).
+    """Images of one size, uint8 (n, h, w, 3), (n, h, w, 1) or (n, h, w), with class indices (n,) or booleans (n, k).
 
     >>> import numpy as np
     >>> d = sl.data.Arrays(np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1]), classes=("cat", "dog"))
@@ -41,16 +42,16 @@ class Arrays(Dataset):
             raise ValueError(
                 f"{name}: expected uint8 images (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
             )
-        need_allowed((images.shape[2], images.shape[1]), name)
-        labels = np.asarray(labels)  # lists are welcome
+        check_size((images.shape[2], images.shape[1]), name)
+        labels = np.asarray(labels)
         if len(images) != len(labels) or labels.ndim not in (1, 2):
-            raise ValueError(f"{name}: {len(images)} images and labels of shape {labels.shape} do not go together.")
+            raise ValueError(f"{name}: {len(images)} images and labels of shape {labels.shape} do not match.")
         self.name, self.stack = name, images
         self.labels: Labels = labels.astype(np.bool_) if labels.ndim == 2 else labels.astype(np.int64)
         count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
         self.classes = tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
         if len(self.classes) < count or (labels.ndim == 1 and labels.min(initial=0) < 0):
-            raise ValueError(f"{name}: labels lie outside 0..{len(self.classes) - 1}.")
+            raise ValueError(f"{name}: labels are outside 0..{len(self.classes) - 1}.")
 
     def image(self, index: int) -> Pixels:
         return self.images(np.array([index]))[0]
@@ -65,31 +66,33 @@ class Arrays(Dataset):
 
 
 def read_npz(path: str | Path, split: str | None = None) -> Arrays:
-    """An `.npz` with images and labels (or x and y; or x_train, y_train, x_test, y_test), and perhaps classes."""
-    held = _arrays_of(path)
-    images, labels = (_find(path, [*held], keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
-    classes = tuple(str(c) for c in held["classes"]) if "classes" in held else None
-    return Arrays(held[images], _flat(held[labels]), classes=classes, name=shown(path))
+    """An `.npz` with images and labels (or x and y; or x_train, y_train, x_test, y_test), optionally with classes."""
+    arrays = _load_arrays(path)
+    images, labels = (_find(path, [*arrays], keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
+    classes = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else None
+    return Arrays(arrays[images], _flat(arrays[labels]), classes=classes, name=printable(path))
 
 
-def _arrays_of(path: str | Path) -> dict[str, NDArray]:
+def _load_arrays(path: str | Path) -> dict[str, NDArray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        reason = "it holds Python objects" if "pickle" in str(error) else str(error)
-        raise ValueError(f"{shown(path)} is not an .npz file of arrays that can be read ({reason}).") from error
+        reason = "it contains Python objects" if "pickle" in str(error) else str(error)
+        raise ValueError(f"{printable(path)} is not a readable .npz file of arrays ({reason}).") from error
 
 
 def _flat(labels: NDArray) -> NDArray:
-    """Keras keeps class numbers as a column."""
+    """Keras stores class indices as a column."""
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
-def _find(path: str | Path, there: list[str], keys: tuple[str, ...], split: str | None) -> str:
-    wanted = [f"{key}_{split}" for key in keys] + [f"{split}_{key}" for key in keys] if split else list(keys)
-    found = next((key for key in wanted if key in there), None)
+def _find(path: str | Path, available: list[str], keys: tuple[str, ...], split: str | None) -> str:
+    names = [f"{key}_{split}" for key in keys] + [f"{split}_{key}" for key in keys] if split else list(keys)
+    found = next((key for key in names if key in available), None)
     if found is None:
-        hint = "; say split='train' or 'test'" if not split and any("train" in key for key in there) else ""
-        raise ValueError(f"{shown(path)} has no array {' or '.join(wanted[:3])}; it has {', '.join(there)}{hint}.")
+        hint = "; give split='train' or 'test'" if not split and any("train" in key for key in available) else ""
+        raise ValueError(
+            f"{printable(path)} has no array {' or '.join(names[:3])}; it has {', '.join(available)}{hint}."
+        )
     return found

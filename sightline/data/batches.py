@@ -1,7 +1,7 @@
-"""Batches that depend on (seed, epoch) alone: not on workers, ranks, or where a run was taken up again.
+"""Batches that depend on (seed, epoch) alone: not on workers, ranks, or where a run was resumed.
 
-A batch is a function of its number. The number gives positions of the epoch, a keyed shuffle gives the images at
-those positions, and each image's draws are keyed by (seed, epoch, index): any process can make any batch at any time.
+A batch is a function of its number: the number gives positions in the epoch, a keyed permutation gives the images at
+those positions, and random draws are keyed by (seed, epoch, index). Any process can make any batch at any time.
 """
 
 import logging
@@ -17,32 +17,32 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from sightline.data.augment import augment as aug
-from sightline.data.augment.augment import Augment
+from sightline.data.augment.augment import Augment, mix
 from sightline.data.collate import Collation
-from sightline.data.datasets import Dataset
-from sightline.data.draws import Draws, Ints, word
+from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.errors import TooManyBad
 from sightline.data.images import normalize
+from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
 log = logging.getLogger("sightline.data")
-Raw = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, bad images by name
+ByteBatch = tuple[Tensor, Tensor, dict[str, str]]  # images (uint8), labels, reasons of unreadable images by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Pairs (images, labels) of one epoch, for one model; `len` of them, and as often as it is iterated.
+    """The pairs (images, labels) of one epoch for one model; it can be iterated any number of times.
 
-    In training (`train=Augment(...)`) the order is shuffled and only whole batches come; a dataset smaller than one
-    batch is gone through again until it is full. In evaluation (`train=None`) every image comes once, in order.
+    For training (`train=Augment(...)`) the order is shuffled and all batches are full; a dataset smaller than one batch
+    is repeated until it fills one. For evaluation (`train=None`) every image comes once, in order.
 
-    `batch` counts the images of all ranks together; rank r of `world` gets the r-th contiguous part of each batch.
-    `start` skips batches without making them. `device=None` leaves the bytes (b, 3, y, x) as uint8; otherwise they are
-    moved first and normalized there. Labels are class numbers (b,), or shares (b, k) with mixup, cutmix or many labels.
+    `batch` is the global batch size; rank r of `world` gets the r-th contiguous part of each batch. `start` skips
+    batches without reading them. With `device=None` images stay uint8 (b, 3, y, x) on the CPU; otherwise they are moved
+    to the device and normalized there. Labels are class indices (b,), or weights of classes (b, k) with mixup, cutmix
+    or several labels per image.
 
-    A bad image is replaced by the next readable one of its class, named in the log and in `bad`; as soon as more than
-    one image and more than 1 % of the dataset are bad, TooManyBad lists them.
+    An unreadable image is replaced by the next readable one of its class, and named in the log and in `bad`. TooManyBad
+    is raised if there are more than one and more than 1 % of the dataset.
 
     >>> import numpy as np
     >>> d = sl.data.Arrays(np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 20)
@@ -52,11 +52,11 @@ class Batches:
     (5, torch.Size([20, 3, 32, 32]), torch.Size([20, 20]))
     """
 
-    dataset: Dataset
+    dataset: LabeledImages
     spec: ImageSpec
     batch: int
     train: Augment | None = None
-    shuffle: bool | None = None  # None: in training
+    shuffle: bool | None = None  # None: only for training
     seed: int = 0
     epoch: int = 0
     start: int = 0
@@ -67,23 +67,23 @@ class Batches:
     bad: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _need(self.batch >= 1, f"batch={self.batch}: a batch has at least one image")
-        _need(len(self.dataset) >= 1, f"{self.dataset.name} is empty")
-        _need(self.workers >= 0, f"workers={self.workers}: expected 0 or more")
-        _need(0 <= self.rank < self.world, f"rank={self.rank} of world={self.world}: expected 0 <= rank < world")
-        _need(self.start >= 0, f"start={self.start}: expected 0 or more")
+        _require(self.batch >= 1, f"batch={self.batch}: a batch has at least one image")
+        _require(len(self.dataset) >= 1, f"{self.dataset.name} is empty")
+        _require(self.workers >= 0, f"workers={self.workers}: expected 0 or more")
+        _require(0 <= self.rank < self.world, f"rank={self.rank} of world={self.world}: expected 0 <= rank < world")
+        _require(self.start >= 0, f"start={self.start}: expected 0 or more")
         if self.train is not None:
-            _need(self.batch % self.world == 0, f"batch={self.batch} is not a multiple of {self.world} ranks")
+            _require(self.batch % self.world == 0, f"batch={self.batch} is not a multiple of {self.world} ranks")
             share = self.batch // self.world
             paired = self.world == 1 or not self.train.mixes or share % 2 == 0
-            _need(
+            _require(
                 paired,
-                f"batch={self.batch} on {self.world} ranks leaves {share} each; mixing pairs needs an even number",
+                f"batch={self.batch} on {self.world} ranks is {share} each; mixup and cutmix need an even number",
             )
 
     @property
     def steps(self) -> int:
-        """Batches in the whole epoch."""
+        """Number of batches in the whole epoch."""
         if self.train is None:
             return math.ceil(len(self.dataset) / self.batch)
         return max(1, len(self.dataset) // self.batch)
@@ -91,69 +91,71 @@ class Batches:
     def __len__(self) -> int:
         return max(0, self.steps - self.start)
 
-    def rows(self, step: int) -> tuple[Ints, Ints]:
-        """The indices of this rank's images in batch number `step`, and which repetition each of them is."""
+    def indices(self, step: int) -> tuple[Ints, Ints]:
+        """The indices of the images of this rank in batch number `step`, and which repetition each of them is."""
         n = len(self.dataset)
         end = self.batch if self.train else min(self.batch, n - step * self.batch)
         first, last = (end * r // self.world for r in (self.rank, self.rank + 1))
         positions = step * self.batch + np.arange(first, last)
         repeats = self.train.repeats if self.train else 1
-        turns = positions % repeats
+        repetitions = positions % repeats
         positions = positions // repeats
-        lap, positions = positions // n, positions % n  # a second lap only where the dataset is smaller than a batch
+        lap, positions = positions // n, positions % n  # more than one lap only if the dataset is smaller than a batch
         shuffle = self.train is not None if self.shuffle is None else self.shuffle
         if not shuffle:
-            return positions, lap * repeats + turns
+            return positions, lap * repeats + repetitions
         indices = np.empty_like(positions)
         for each in np.unique(lap):
-            key = self.seed if each == 0 else word(self.seed, "lap", int(each))
+            key = self.seed if each == 0 else hash_key(self.seed, "lap", int(each))
             indices[lap == each] = self.dataset.order(key, self.epoch, positions[lap == each])
-        return indices, lap * repeats + turns
+        return indices, lap * repeats + repetitions
 
-    def make(self, step: int) -> Raw:
-        """Batch number `step`, as bytes on the CPU: a pure function."""
-        indices, turns = self.rows(step)
+    def make_batch(self, step: int) -> ByteBatch:
+        """Batch number `step`, as uint8 on the CPU."""
+        indices, repetitions = self.indices(step)
         labels = _targets(self.dataset.labels[indices], len(self.dataset.classes), self.train)
         if len(indices) == 0:  # fewer images than ranks in the last batch of an evaluation
             return torch.empty(0, 3, *self.spec.size, dtype=torch.uint8), labels, {}
-        draws = Draws(word(self.seed, self.epoch, "augment"), indices * 4096 + turns)
-        making = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
-        images = making.images()
+        draws = Draws(hash_key(self.seed, self.epoch, "augment"), indices * 4096 + repetitions)
+        collation = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
+        images = collation.images()
         if self.train is not None and self.train.mixes:
-            images, labels = aug.mix(images, labels, augment=self.train, key=word(self.seed, self.epoch, step))
-        return images, labels, making.bad
+            images, labels = mix(images, labels, augment=self.train, key=hash_key(self.seed, self.epoch, step))
+        return images, labels, collation.bad
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for made in self._stream():
-            if isinstance(made, Exception):
-                raise made
-            images, labels, bad = made
-            self._note(bad)
+        for batch in self._stream():
+            if isinstance(batch, Exception):
+                raise batch
+            images, labels, bad = batch
+            self._record_bad(bad)
             if self.device is None:
                 yield images, labels
             else:
                 moved = images.to(self.device, non_blocking=True)
                 yield normalize(moved, self.spec), labels.to(self.device, non_blocking=True)
 
-    def _stream(self) -> Iterator[Raw | ValueError]:
+    def _stream(self) -> Iterator[ByteBatch | ValueError]:
         steps = range(self.start, self.steps)
         if self.workers == 0 or not steps:
-            return map(self.make, steps)
+            return map(self.make_batch, steps)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch counts the cores and warns; how many workers is the caller's choice
+            warnings.simplefilter(
+                "ignore"
+            )  # torch warns about more workers than cores; the number is the caller's choice
             return iter(DataLoader(_Steps(self), batch_size=None, sampler=steps, num_workers=self.workers))
 
-    def _note(self, bad: dict[str, str]) -> None:
+    def _record_bad(self, bad: dict[str, str]) -> None:
         for name, reason in bad.items():
             if name not in self.bad:
                 self.bad[name] = reason
-                log.warning("bad image, replaced by another of its class: %s", reason)
+                log.warning("bad image, replaced by another one of its class: %s", reason)
         if len(self.bad) > max(1, 0.01 * len(self.dataset)):
             raise TooManyBad(self.bad, len(self.dataset))
 
 
-class _Steps(TorchDataset[Raw | ValueError]):
-    """What a worker process sees: batch numbers in, batches out."""
+class _Steps(TorchDataset[ByteBatch | ValueError]):
+    """Batches by number, for the worker processes of a DataLoader."""
 
     def __init__(self, batches: Batches):
         self.batches = batches
@@ -161,23 +163,23 @@ class _Steps(TorchDataset[Raw | ValueError]):
     def __len__(self) -> int:
         return self.batches.steps
 
-    def __getitem__(self, step: int) -> Raw | ValueError:
+    def __getitem__(self, step: int) -> ByteBatch | ValueError:
         try:
-            return self.batches.make(step)
+            return self.batches.make_batch(step)
         except ValueError as error:
-            return error  # torch would raise it anew from its text alone, and lose what it carries
+            return error  # torch would raise a copy made from its text, without its attributes
 
 
-def _need(holds: bool, message: str) -> None:
+def _require(holds: bool, message: str) -> None:
     if not holds:
         raise ValueError(f"{message}.")
 
 
 def _targets(labels: Any, classes: int, train: Augment | None) -> Tensor:
-    """Class numbers, or shares of classes where there can be several."""
+    """Class indices, or weights of classes if an image can have several."""
     if labels.ndim == 2:
         return torch.from_numpy(labels.astype(np.float32))
-    numbers = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+    indices = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
     if train is None or not train.mixes:
-        return numbers
-    return torch.nn.functional.one_hot(numbers, classes).float()
+        return indices
+    return torch.nn.functional.one_hot(indices, classes).float()

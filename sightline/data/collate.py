@@ -1,4 +1,4 @@
-"""One batch in the making: images opened, drawn for, transformed, and bad ones replaced by the rule."""
+"""Collate one batch: open images, decode and transform them, replace unreadable ones."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,103 +10,103 @@ from PIL import Image
 from torch import Tensor
 
 from sightline.data.augment.augment import Augment, AugmentParameters, draw_parameters, transform, transform_stack
-from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, Ints
 from sightline.data.errors import BadImage, TooManyBad
 from sightline.data.images import (
     Box,
-    Encoded,
+    EncodedImage,
     Pixels,
     RawImage,
-    begin,
-    finish,
-    fit,
-    orientation,
-    scale_for,
+    decode_jpeg,
+    decode_pixels,
+    exif_orientation,
+    jpeg_scale,
+    orient_image,
+    orient_pixels,
+    oriented_size,
+    read_header,
+    resize_and_crop,
     stored_box,
     to_tensor,
-    turbo,
-    turned,
-    upright,
-    upright_size,
 )
+from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
-SEARCH = 100  # images of the same class that are tried in place of a bad one
+MAX_REPLACEMENTS = 100  # images of the same class that are tried in place of an unreadable one
 
 
 @dataclass(frozen=True)
-class OpenedImage:
-    """An image whose header was read; a JPEG is not decoded yet, so that its crop can choose the scale."""
+class LazyImage:
+    """An image of which only the header was read: the crop decides at which scale a JPEG is decoded."""
 
     raw: RawImage
-    image: Image.Image | None  # None: the image is pixels already
-    size: tuple[int, int]  # width, height, upright
-    turn: int = 1  # its EXIF orientation
+    image: Image.Image | None  # None: `raw` is pixels already
+    size: tuple[int, int]  # width, height of the upright image
+    orientation: int = 1
 
-    def whole(self) -> Image.Image:
-        """All of it, decoded and upright."""
+    def decode(self) -> Image.Image:
+        """The whole image, upright."""
         if isinstance(self.raw, np.ndarray):
             return Image.fromarray(self.raw)
         assert self.image is not None
-        return upright(finish(self.image, self.raw.name), self.turn)
+        return orient_image(decode_pixels(self.image, self.raw.name), self.orientation)
 
-    def region(self, box: Box, size: tuple[int, int]) -> Pixels:
-        """The pixels of a box of the upright image, at the scale at which it was decoded. What is decoded is cut before
-        it is turned: less to move, and the box is drawn as if the image were stored upright."""
-        inside = stored_box(box, self.size, self.turn)
+    def crop(self, box: Box, size: tuple[int, int]) -> Pixels:
+        """The pixels of a box of the upright image, at the smallest scale that has at least `size` pixels in it. The
+        crop is taken before the image is oriented: there are fewer pixels to move."""
+        inside = stored_box(box, self.size, self.orientation)
         if isinstance(self.raw, np.ndarray):
-            return _own(_cut(self.raw, inside))
+            return _writable(_crop(self.raw, inside))
         assert self.image is not None
-        scale, stored = scale_for(box, size), self.image.size
-        fast = turbo(self.raw, self.image) if scale == 1 else None
+        scale, stored = jpeg_scale(box, size), self.image.size
+        fast = decode_jpeg(self.raw, self.image) if scale == 1 else None
         if fast is not None:
-            return _own(turned(_cut(fast, inside), self.turn))
-        image = finish(self.image, self.raw.name, scale=scale)
-        scale = 1 if image.size == stored else scale  # what is no JPEG is always decoded whole
-        return _own(turned(np.asarray(image.crop(_shrunk(inside, scale, image.size))), self.turn))
+            return _writable(orient_pixels(_crop(fast, inside), self.orientation))
+        image = decode_pixels(self.image, self.raw.name, scale=scale)
+        scale = 1 if image.size == stored else scale  # only JPEG can be decoded at a smaller scale
+        return _writable(orient_pixels(np.asarray(image.crop(_scale_box(inside, scale, image.size))), self.orientation))
 
 
-def _shrunk(box: Box, scale: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """A box in whole pixels, at least one, of an image that was decoded at 1 / scale and has this (width, height) now.
-    Both ends go to the nearest pixel, so that a box and its mirror image stay mirror images."""
+def _scale_box(box: Box, scale: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """A box in whole pixels, at least one, of an image that was decoded at 1 / scale to this (width, height). Both ends
+    are rounded to the nearest pixel, so that a box and its mirror image stay mirror images."""
     left, upper = (min(round(at / scale), side - 1) for at, side in zip(box[:2], size))
     right, lower = (min(round(at / scale), side) for at, side in zip(box[2:], size))
     return left, upper, max(right, left + 1), max(lower, upper + 1)
 
 
-def _cut(pixels: Pixels, box: Box) -> Pixels:
+def _crop(pixels: Pixels, box: Box) -> Pixels:
     left, upper, right, lower = (int(v) for v in box)
     return pixels[upper:lower, left:right]
 
 
-def _own(pixels: Pixels) -> Pixels:
-    """As torch wants them: in a row, and writable."""
+def _writable(pixels: Pixels) -> Pixels:
+    """Contiguous and writable, as torch requires."""
     pixels = np.ascontiguousarray(pixels)
     return pixels if pixels.flags.writeable else pixels.copy()
 
 
-def open_raw(raw: RawImage | BadImage) -> OpenedImage | BadImage:
-    """Read the header, or say why not."""
+def open_lazily(raw: RawImage | BadImage) -> LazyImage | BadImage:
+    """Read the header; an error is returned, not raised."""
     match raw:
         case BadImage():
             return raw
-        case Encoded():
+        case EncodedImage():
             try:
-                image = begin(raw)
+                image = read_header(raw)
             except BadImage as error:
                 return error
-            turn = orientation(image)
-            return OpenedImage(raw, image, upright_size(image.size, turn), turn)
+            orientation = exif_orientation(image)
+            return LazyImage(raw, image, oriented_size(image.size, orientation), orientation)
         case _:
-            return OpenedImage(raw, None, (raw.shape[1], raw.shape[0]))
+            return LazyImage(raw, None, (raw.shape[1], raw.shape[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collation:
-    """The images at `indices`, through evaluation or training preprocessing."""
+    """The images at `indices` after evaluation or training preprocessing."""
 
-    dataset: Dataset
+    dataset: LabeledImages
     spec: ImageSpec
     train: Augment | None
     indices: Ints
@@ -114,61 +114,63 @@ class Collation:
     bad: dict[str, str] = field(default_factory=dict)
 
     def images(self) -> UInt8[Tensor, "b 3 y x"]:
-        """The batch; what was bad is in `bad` afterwards."""
-        raws = self.dataset.images(self.indices)
-        if isinstance(raws, np.ndarray) and self._already_fits(raws.shape[1:3]):
-            return to_tensor(raws)
-        if isinstance(raws, np.ndarray) and self.train is not None:
-            steps = self._plan([(raws.shape[2], raws.shape[1])] * len(raws), self.draws)
-            assert steps is not None
-            stacked = transform_stack(raws, steps, augment=self.train, spec=self.spec)
+        """The batch. Afterwards `bad` lists the images that could not be read."""
+        images = self.dataset.images(self.indices)
+        if isinstance(images, np.ndarray) and self._needs_no_transform(images.shape[1:3]):
+            return to_tensor(images)
+        if isinstance(images, np.ndarray) and self.train is not None:
+            parameters = self._draw_parameters([(images.shape[2], images.shape[1])] * len(images), self.draws)
+            assert parameters is not None
+            stacked = transform_stack(images, parameters, augment=self.train, spec=self.spec)
             if stacked is not None:
                 return stacked
-        headers = deque(open_raw(raw) for raw in raws)
-        steps = self._plan([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
-        images = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)
-        for row, plane in enumerate(images.numpy()):  # a header holds its decoded image, so it is let go
-            plane[...] = self._pixels(row, headers.popleft(), steps).transpose(2, 0, 1)
-        return images
+        headers = deque(open_lazily(image) for image in images)
+        parameters = self._draw_parameters([(1, 1) if isinstance(h, BadImage) else h.size for h in headers], self.draws)
+        batch = torch.empty(len(headers), 3, *self.spec.size, dtype=torch.uint8)
+        for row, plane in enumerate(batch.numpy()):  # a decoded image is freed before the next one
+            plane[...] = self._image_or_replacement(row, headers.popleft(), parameters).transpose(2, 0, 1)
+        return batch
 
-    def _already_fits(self, size: tuple[int, ...]) -> bool:
+    def _needs_no_transform(self, size: tuple[int, ...]) -> bool:
         return self.train is None and size == self.spec.size and (self.spec.crop == 1 or self.spec.fit == "squash")
 
-    def _plan(self, sizes: list[tuple[int, int]], draws: Draws) -> AugmentParameters | None:
+    def _draw_parameters(self, sizes: list[tuple[int, int]], draws: Draws) -> AugmentParameters | None:
         if self.train is None:
             return None
         return draw_parameters(np.array(sizes), self.train, draws, size=self.spec.size)
 
-    def _pixels(self, row: int, header: OpenedImage | BadImage, steps: AugmentParameters | None) -> Pixels:
+    def _image_or_replacement(
+        self, row: int, header: LazyImage | BadImage, parameters: AugmentParameters | None
+    ) -> Pixels:
         try:
             if isinstance(header, BadImage):
                 raise header
-            return self._transformed(header, row, steps)
+            return self._transform(header, row, parameters)
         except BadImage as error:
             self.bad[self.dataset.where(int(self.indices[row]))] = str(error)
-            return self._replacement(row)
+            return self._find_replacement(row)
 
-    def _transformed(self, header: OpenedImage, row: int, steps: AugmentParameters | None) -> Pixels:
-        if steps is None or self.train is None:
-            return fit(header.whole(), self.spec)
-        left, upper, right, lower = (float(v) for v in steps.boxes[row])
-        pixels = header.region((left, upper, right, lower), self.spec.size)
-        return transform(pixels, row, steps, augment=self.train, spec=self.spec)
+    def _transform(self, header: LazyImage, row: int, parameters: AugmentParameters | None) -> Pixels:
+        if parameters is None or self.train is None:
+            return resize_and_crop(header.decode(), self.spec)
+        left, upper, right, lower = (float(v) for v in parameters.boxes[row])
+        pixels = header.crop((left, upper, right, lower), self.spec.size)
+        return transform(pixels, row, parameters, augment=self.train, spec=self.spec)
 
-    def _replacement(self, row: int) -> Pixels:
-        """The rule: the next readable image of the same class (or label set) in the dataset's order, round the end,
-        with the draws of the image that it replaces."""
+    def _find_replacement(self, row: int) -> Pixels:
+        """The next readable image of the same class (or label set) in the order of the dataset, wrapping around at its
+        end, transformed with the draws of the image that it replaces."""
         index = int(self.indices[row])
         same = self.dataset.labels == self.dataset.labels[index]
         others = np.flatnonzero(same if same.ndim == 1 else same.all(axis=1))
         start = int(np.searchsorted(others, index)) + 1
-        for other in np.roll(others, -start)[: min(SEARCH, len(others) - 1)]:
-            raw = open_raw(self.dataset._image_or_error(int(other)))
+        for other in np.roll(others, -start)[: min(MAX_REPLACEMENTS, len(others) - 1)]:
+            raw = open_lazily(self.dataset.image_or_error(int(other)))
             try:
                 if isinstance(raw, BadImage):
                     raise raw
                 draws = Draws(self.draws.key, self.draws.items[row : row + 1])
-                return self._transformed(raw, 0, self._plan([raw.size], draws))
+                return self._transform(raw, 0, self._draw_parameters([raw.size], draws))
             except BadImage as error:
                 self.bad[self.dataset.where(int(other))] = str(error)
         raise TooManyBad(self.bad, len(self.dataset))

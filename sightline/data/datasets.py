@@ -1,30 +1,27 @@
-"""One protocol for every source of labeled images: length, items, classes, and seeded, nested parts."""
+"""Dataset: labeled images with items, seeded and nested subsets, and batches."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.data.draws import Draws, Ints, Number, shuffled, word
+from sightline.data.batches import Batches
+from sightline.data.draws import Draws, Ints, Number, hash_key, permute
 from sightline.data.errors import BadImage
-from sightline.data.images import Encoded, Pixels, RawImage, decode
+from sightline.data.images import EncodedImage, Pixels, RawImage, decode
+from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
-if TYPE_CHECKING:
-    from sightline.data.batches import Batches
-
-Labels = NDArray[np.int64] | NDArray[np.bool_]  # (n,) one class each, or (n, k) any number of them
-PROBES = 64  # images that a fingerprint looks into
+FINGERPRINT_IMAGES = 64  # images that enter a fingerprint
 
 
-class Dataset(ABC):
-    """Labeled images: `len(d)`, `d[i] -> (pixels, label)`, `d.classes`, `d.labels`, its parts, batches for a model.
+class Dataset(LabeledImages):
+    """Labeled images: `len(d)`, `d[i] -> (pixels, label)`, `d.classes`, `d.labels`, subsets, and batches for a model.
 
-    A source says how to find one image; all else is here. Parts are seeded and nested: whatever a small part holds,
-    the larger part of the same seed holds too (1-shot within 5-shot within 10-shot, 1 % within 10 %).
+    A subclass implements `image` and `where`. Subsets are seeded and nested: a larger one contains every smaller one of
+    the same seed (1-shot within 5-shot within 10-shot, 1 % within 10 %).
 
     >>> import numpy as np
     >>> d = sl.data.Arrays(np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 10)
@@ -33,38 +30,9 @@ class Dataset(ABC):
     ((32, 32, 3), '3', 20, [90, 10])
     """
 
-    name: str
-    classes: tuple[str, ...]
-    labels: Labels
-
-    @abstractmethod
-    def image(self, index: int) -> RawImage:
-        """One image, decoded or not. Raises BadImage where it cannot be had."""
-
-    @abstractmethod
-    def where(self, index: int) -> str:
-        """The name of one image, for messages: a file, a shard's entry, a row."""
-
-    def images(self, indices: Ints) -> Sequence[RawImage | BadImage] | Pixels:
-        """Many images; one that cannot be had is its error. Sources that make images by the block override this."""
-        return [self._image_or_error(int(i)) for i in indices]
-
-    def _image_or_error(self, index: int) -> RawImage | BadImage:
-        try:
-            return self.image(index)
-        except BadImage as error:
-            return error
-
-    def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
-        """Which images come at these positions of a shuffled epoch. Sources that read in runs override this."""
-        return shuffled(len(self), word(seed, epoch, "order"), positions)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __getitem__(self, index: int) -> tuple[Pixels, Any]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} images; there is no number {index}.")
+            raise IndexError(f"{self.name} has {len(self)} images; index {index} is out of range.")
         index = int(index) % len(self)
         label = self.labels[index]
         return np.asarray(decode(self.image(index))), int(label) if label.ndim == 0 else label
@@ -75,16 +43,14 @@ class Dataset(ABC):
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self):,} images, {len(self.classes):,} classes>"
 
-    def batches(self, spec: ImageSpec, **settings: Any) -> "Batches":
-        """This dataset through a model's own preprocessing: see `Batches` for the settings.
+    def batches(self, spec: ImageSpec, **settings: Any) -> Batches:
+        """Batches of this dataset, preprocessed for a model; see `Batches` for the settings.
 
         >>> import numpy as np
         >>> d = sl.data.Arrays(np.zeros((10, 32, 32, 3), np.uint8), np.arange(10))
         >>> [images.shape[0] for images, labels in d.batches(sl.ImageSpec(size=(32, 32)), batch=4)]
         [4, 4, 2]
         """
-        from sightline.data.batches import Batches  # batches need datasets: the circle is closed late
-
         return Batches(dataset=self, spec=spec, **settings)
 
     def subset(
@@ -95,42 +61,42 @@ class Dataset(ABC):
         indices: ArrayLike | None = None,
         seed: int = 0,
     ) -> "Subset":
-        """A part: a fraction (as balanced as the whole), so many of each class, or exactly these indices."""
+        """A stratified fraction, `per_class` images of each class, or the images at `indices`."""
         if sum(given is not None for given in (fraction, per_class, indices)) != 1:
-            raise ValueError("A subset is a fraction, per_class or indices: give exactly one of them.")
+            raise ValueError("Give exactly one of fraction, per_class and indices.")
         if indices is not None:
-            return Subset(self, self._checked(indices))
+            return Subset(self, self._validate_indices(indices))
         if per_class is not None:
             return self.few_shot(per_class, seed=seed)
         if fraction is None or not 0 < fraction <= 1:
-            raise ValueError(f"A fraction lies between 0 and 1, not {fraction}.")
-        return Subset(self, np.sort(self._spread(seed)[: max(1, round(fraction * len(self)))]))
+            raise ValueError(f"fraction={fraction}: expected 0 < fraction <= 1.")
+        return Subset(self, np.sort(self._stratified_order(seed)[: max(1, round(fraction * len(self)))]))
 
     def split(self, fraction: Number = 0.9, *, seed: int = 0) -> tuple["Subset", "Subset"]:
-        """Two parts that share nothing: the fraction, as balanced as the whole, and the rest."""
+        """Two disjoint subsets: a stratified fraction, and the rest."""
         if not 0 < fraction < 1:
-            raise ValueError(f"A split's fraction lies between 0 and 1, not {fraction}.")
-        spread = self._spread(seed)
+            raise ValueError(f"fraction={fraction}: expected 0 < fraction < 1.")
+        order = self._stratified_order(seed)
         cut = min(max(1, round(fraction * len(self))), len(self) - 1)
-        return Subset(self, np.sort(spread[:cut])), Subset(self, np.sort(spread[cut:]))
+        return Subset(self, np.sort(order[:cut])), Subset(self, np.sort(order[cut:]))
 
     def few_shot(self, shots: int, *, seed: int = 0) -> "Subset":
-        """The same number of images of every class. A class that has fewer is an error."""
+        """`shots` images of every class. A class that has fewer is an error."""
         counts = np.bincount(self._single_labels(), minlength=len(self.classes))
         short = [f"{c} ({n})" for c, n in zip(self.classes, counts) if n < shots]
         if shots < 1 or short:
             lacking = f"; too few in {', '.join(short[:5])}{' ...' if len(short) > 5 else ''}" if short else ""
-            raise ValueError(f"{self.name} cannot give {shots} images of each class{lacking}.")
-        return Subset(self, np.flatnonzero(self._ranks(seed) < shots))
+            raise ValueError(f"{self.name} does not have {shots} images of each class{lacking}.")
+        return Subset(self, np.flatnonzero(self.ranks_within_class(seed) < shots))
 
     def sample(self, num: int, *, seed: int = 0) -> "Subset":
-        """So many images at random, in random order, none twice."""
+        """`num` images at random without replacement, in random order."""
         if not 0 < num <= len(self):
-            raise ValueError(f"{self.name} has {len(self)} images; a sample of {num} cannot be drawn.")
-        return Subset(self, shuffled(len(self), word(seed, "sample"), np.arange(num)))
+            raise ValueError(f"{self.name} has {len(self)} images; cannot sample {num}.")
+        return Subset(self, permute(len(self), hash_key(seed, "sample"), np.arange(num)))
 
     def imbalanced(self, ratio: Number, *, seed: int = 0) -> "Subset":
-        """A long tail: the first class keeps all it can, the last 1 / ratio of that, geometric in between.
+        """A long-tailed subset: class sizes fall geometrically from the first class to 1 / ratio of it in the last.
 
         >>> import numpy as np
         >>> d = sl.data.Arrays(np.zeros((1000, 1, 1), np.uint8), np.arange(1000) % 10).imbalanced(10, seed=0)
@@ -138,26 +104,26 @@ class Dataset(ABC):
         ([100, 77, 60], 10)
         """
         if ratio < 1:
-            raise ValueError(f"The ratio of the largest to the smallest class is at least 1, not {ratio}.")
+            raise ValueError(f"ratio={ratio}: the largest class is at least as large as the smallest.")
         labels = self._single_labels()
         most = int(np.bincount(labels).max())
         keep = np.rint(most * ratio ** (-np.arange(len(self.classes)) / max(1, len(self.classes) - 1)))
-        return Subset(self, np.flatnonzero(self._ranks(seed) < np.maximum(keep, 1)[labels]))
+        return Subset(self, np.flatnonzero(self.ranks_within_class(seed) < np.maximum(keep, 1)[labels]))
 
     def counts(self) -> list[int]:
-        """How many images each class has."""
+        """Number of images of each class."""
         if self.labels.ndim == 2:
             return [int(n) for n in self.labels.sum(0)]
         return np.bincount(self.labels, minlength=len(self.classes)).tolist()
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with classes, labels or (very likely) images, not with paths."""
+        """A hash of the classes, the labels and a sample of the images, but not of their paths."""
         digest = hashlib.sha256(repr((len(self), self.classes)).encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
-        probes = np.unique(shuffled(len(self), 0, np.arange(min(PROBES, len(self)))))
-        for image in self.images(probes):
+        sample = np.unique(permute(len(self), 0, np.arange(min(FINGERPRINT_IMAGES, len(self)))))
+        for image in self.images(sample):
             match image:
-                case Encoded():
+                case EncodedImage():
                     digest.update(image.data)
                 case np.ndarray():
                     digest.update(np.ascontiguousarray(image).tobytes())
@@ -166,50 +132,50 @@ class Dataset(ABC):
         return digest.hexdigest()[:16]
 
     def origins(self) -> tuple["Dataset", Ints]:
-        """The source itself and the numbers of these images in it; two parts of one source overlap where these do."""
+        """The dataset that was split or sampled, and the indices of these images in it."""
         return self, np.arange(len(self))
 
-    def _checked(self, indices: ArrayLike) -> Ints:
+    def _validate_indices(self, indices: ArrayLike) -> Ints:
         chosen = np.atleast_1d(np.asarray(indices))
         if chosen.dtype == bool:
             chosen = np.flatnonzero(chosen)
         chosen = chosen.astype(np.int64)
         if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= len(self):
-            raise ValueError(f"Indices into {self.name} lie in 0..{len(self) - 1} and are at least one.")
+            raise ValueError(f"indices: expected at least one, within 0..{len(self) - 1} for {self.name}.")
         return chosen
 
     def _single_labels(self) -> NDArray[np.int64]:
         if self.labels.ndim != 1:
-            raise ValueError(f"{self.name} has several labels per image; this needs one.")
+            raise ValueError(f"{self.name} has several labels per image; expected one.")
         return self.labels.astype(np.int64, copy=False)
 
-    def _ranks(self, seed: int) -> Ints:
-        """The place of each image in a random order of its class."""
+    def ranks_within_class(self, seed: int) -> Ints:
+        """The rank of each image in a random order of its class."""
         labels = self._single_labels()
-        chance = Draws(word(seed, "class order"), np.arange(len(self))).uniform("rank")
+        chance = Draws(hash_key(seed, "class order"), np.arange(len(self))).uniform("rank")
         order = np.lexsort((chance, labels))
         starts = np.searchsorted(labels[order], np.arange(len(self.classes)))
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[order] = np.arange(len(self)) - starts[labels[order]]
         return ranks
 
-    def _spread(self, seed: int) -> Ints:
-        """All images in a random order whose every beginning is as balanced as the whole."""
+    def _stratified_order(self, seed: int) -> Ints:
+        """All images in a random order, every prefix of which has the class frequencies of the whole."""
         if self.labels.ndim != 1:
-            return shuffled(len(self), word(seed, "spread"), np.arange(len(self)))
+            return permute(len(self), hash_key(seed, "spread"), np.arange(len(self)))
         labels = self._single_labels()
         counts = np.bincount(labels, minlength=len(self.classes))
-        shift = Draws(word(seed, "class shift"), np.arange(len(self.classes))).uniform("shift")
-        return np.argsort((self._ranks(seed) + shift[labels]) / counts[labels], kind="stable")
+        shift = Draws(hash_key(seed, "class shift"), np.arange(len(self.classes))).uniform("shift")
+        return np.argsort((self.ranks_within_class(seed) + shift[labels]) / counts[labels], kind="stable")
 
 
 class Subset(Dataset):
-    """A part of a dataset, by indices. A view of a view looks straight at the source."""
+    """Images of another dataset by index; a subset of a subset refers to the original dataset."""
 
     def __init__(self, parent: Dataset, indices: Ints):
-        source, numbers = parent.origins()
+        source, origins = parent.origins()
         self.parent: Dataset = source
-        self.indices: Ints = numbers[indices]
+        self.indices: Ints = origins[indices]
         self.name, self.classes = parent.name, parent.classes
         self.labels = parent.labels[indices]
 

@@ -1,7 +1,7 @@
-"""Chance without state: every draw is a hash of what it is for, so no order of access can change it.
+"""Random numbers without state: every draw is a hash of its key, so the order of access cannot change it.
 
-A draw is keyed by (seed, epoch, index, name of the draw). Nothing is consumed: drawing one thing never shifts another,
-two processes agree without talking, and a new kind of draw leaves the old ones as they were.
+The key is (seed, epoch, index, name of the draw). No draw affects another: processes agree without communicating, and a
+new kind of draw leaves the others unchanged. The name is part of the key: rename a draw, and its values change.
 """
 
 import hashlib
@@ -11,39 +11,39 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Number = int | float  # a user's 1 is as good as 1.0
+Number = int | float  # users may write 1 for 1.0
 Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
-ROUNDS = 6  # of the Feistel network below; four already pass for random, six leave no doubt
+UInt64s = NDArray[np.uint64]
+ROUNDS = 6  # of the Feistel network; four are enough to look random
 
 
-def scramble(words: Words) -> Words:
-    """The finalizer of SplitMix64 (Steele, Lea & Flood 2014): each input bit moves each output bit."""
+def splitmix64(words: UInt64s) -> UInt64s:
+    """The finalizer of SplitMix64 (Steele, Lea & Flood 2014): every input bit affects every output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
-def word(*parts: int | str) -> int:
-    """Any words and numbers as one 64-bit number, the same on every machine and in every run."""
+def hash_key(*parts: int | str) -> int:
+    """A 64-bit hash of strings and integers, the same on every machine and in every run."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
-def _words(values: Ints | int) -> Words:
+def _as_uint64(values: Ints | int) -> UInt64s:
     return np.atleast_1d(np.asarray(values)).astype(np.int64).view(np.uint64)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers for many items at once; row i depends on the key and on `items[i]` alone."""
+    """Random numbers for many items at once; row i depends only on the key, `items[i]` and the name of the draw."""
 
     key: int
     items: Ints
 
-    def _bits(self, name: str, count: int) -> Words:
-        rows = scramble(_words(self.items) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(word(self.key, name)))
+    def _bits(self, name: str, count: int) -> UInt64s:
+        rows = splitmix64(_as_uint64(self.items) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(hash_key(self.key, name)))
         columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
-        return scramble(rows[:, None] + columns)
+        return splitmix64(rows[:, None] + columns)
 
     def many(self, name: str, count: int) -> NDArray[np.float64]:
         """Uniform in [0, 1), shape (items, count)."""
@@ -62,28 +62,28 @@ class Draws:
         return np.minimum((self.many(name, count) * high).astype(np.int64), high - 1)
 
 
-def shuffled(n: int, key: int, positions: Ints) -> Ints:
-    """Where a keyed shuffle of 0 .. n - 1 puts `positions`: a permutation computed point by point, in no memory.
+def permute(n: int, key: int, positions: Ints) -> Ints:
+    """The values of a keyed random permutation of 0 .. n - 1 at `positions`, computed without storing the permutation.
 
-    A Feistel network is a bijection of 2^(2h) numbers whatever its round function is; a value that falls outside
-    0 .. n - 1 is sent through again until it falls inside ("cycle walking"), fewer than four times on average.
+    A Feistel network is a bijection of 2^(2h) numbers whatever its round function; a value outside 0 .. n - 1 goes
+    through the network again until it is inside ("cycle walking"), fewer than four times on average.
     """
     half = max(1, math.ceil(math.log2(max(n, 2)) / 2))
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
-    keys = [np.uint64(word(key, "round", i)) for i in range(ROUNDS)]
-    found = _words(positions).copy()
-    outside = np.arange(len(found))
+    keys = [np.uint64(hash_key(key, "round", i)) for i in range(ROUNDS)]
+    values = _as_uint64(positions).copy()
+    outside = np.arange(len(values))
     while len(outside):
-        value = found[outside]
+        value = values[outside]
         left, right = value >> shift, value & mask
         for k in keys:
-            left, right = right, left ^ (scramble(right + k) & mask)
+            left, right = right, left ^ (splitmix64(right + k) & mask)
         value = (left << shift) | right
-        found[outside] = value
+        values[outside] = value
         outside = outside[value >= np.uint64(n)]
-    return found.view(np.int64)
+    return values.view(np.int64)
 
 
 def generator(*parts: int | str) -> np.random.Generator:
-    """A numpy generator for draws that need one (a Beta, a permutation kept in memory), keyed the same way."""
-    return np.random.Generator(np.random.Philox(key=word(*parts)))
+    """A NumPy generator with the same kind of key, for draws that need one (a beta distribution, a permutation)."""
+    return np.random.Generator(np.random.Philox(key=hash_key(*parts)))

@@ -1,4 +1,4 @@
-"""Images in files: a folder per class, train and val folders, or a manifest that lists them."""
+"""Image files: a folder per class, splits in folders, or a manifest that lists the files."""
 
 import csv
 import json
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
-from sightline.data.errors import shown
-from sightline.data.images import SUFFIXES, Encoded, read_bytes
+from sightline.data.errors import printable
+from sightline.data.images import SUFFIXES, EncodedImage, read_bytes
 
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
@@ -18,25 +18,25 @@ LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_i
 
 
 class Files(Dataset):
-    """Images that are files, in order of class and path."""
+    """Image files, with a label each."""
 
     def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
         self.name, self.paths, self.classes = name, paths, tuple(classes)
         self.labels = np.fromiter(labels, dtype=np.int64, count=len(paths))
-        self.refused: list[str] = []
+        self.skipped: list[str] = []
 
-    def image(self, index: int) -> Encoded:
+    def image(self, index: int) -> EncodedImage:
         return read_bytes(self.paths[index])
 
     def where(self, index: int) -> str:
-        return shown(self.paths[index])
+        return printable(self.paths[index])
 
 
 class Folder(Files):
     """A folder per class, or one flat folder of images (a single class); folders train/, val/, test/ are its splits.
 
-    Hidden files and files that are no images by their ending are passed over. A link that leads out of the folder is
-    refused and listed in `refused`, unless `follow_links=True`.
+    Hidden files and files without the extension of an image are ignored. Links that lead out of the folder are skipped
+    and listed in `skipped`, unless `follow_links=True`.
 
     >>> import os, tempfile; from PIL import Image
     >>> root = tempfile.TemporaryDirectory()
@@ -51,25 +51,27 @@ class Folder(Files):
     def __init__(self, path: str | Path, split: str | None = None, *, follow_links: bool = False):
         root = Path(path)
         if not root.is_dir():
-            raise ValueError(f"{shown(path)} is not a folder.")
-        refused: list[str] = []
+            raise ValueError(f"{printable(path)} is not a folder.")
+        skipped: list[str] = []
         home = None if follow_links else os.path.realpath(root)
-        base = _split_folder(root, split, home, refused)
-        folders = [e.name for e in _entries(base, home, refused) if e.is_dir()]
-        found = {c: sorted(_walk(os.path.join(base, c), home, refused)) for c in sorted(folders)}
-        if not any(found.values()):
-            found = {base.name: sorted(e.path for e in _entries(base, home, refused) if _is_image(e))}
-        rows = [(p, i) for i, paths in enumerate(found.values()) for p in paths]
+        base = _split_folder(root, split, home, skipped)
+        folders = [e.name for e in _list_entries(base, home, skipped) if e.is_dir()]
+        paths = {c: sorted(_walk(os.path.join(base, c), home, skipped)) for c in sorted(folders)}
+        if not any(paths.values()):
+            paths = {base.name: sorted(e.path for e in _list_entries(base, home, skipped) if _is_image(e))}
+        rows = [(p, i) for i, members in enumerate(paths.values()) for p in members]
         if not rows:
-            links = f"; {len(refused)} links lead out of it: follow_links=True follows them" if refused else ""
-            raise ValueError(f"{shown(base)} holds no images ({', '.join(SUFFIXES[:5])} ...){links}.")
-        super().__init__(shown(path), [p for p, _ in rows], labels=(i for _, i in rows), classes=map(shown, found))
-        self.refused = refused
+            links = f"; {len(skipped)} links lead out of it: give follow_links=True to follow them" if skipped else ""
+            raise ValueError(f"{printable(base)} has no images ({', '.join(SUFFIXES[:5])} ...){links}.")
+        super().__init__(
+            printable(path), [p for p, _ in rows], labels=(i for _, i in rows), classes=map(printable, paths)
+        )
+        self.skipped = skipped
 
 
-def _split_folder(root: Path, split: str | None, home: str | None, refused: list[str]) -> Path:
-    """The folder of the wanted split. A class may be called "train": only folders of folders count as splits."""
-    names = sorted(e.name for e in _entries(root, home, refused) if e.is_dir())
+def _split_folder(root: Path, split: str | None, home: str | None, skipped: list[str]) -> Path:
+    """The folder of a split. A class may be called "train": only folders that contain folders count as splits."""
+    names = sorted(e.name for e in _list_entries(root, home, skipped) if e.is_dir())
     splits = [n for n in names if n.lower() in SPLITS]
     is_split = (
         bool(splits) and len(splits) == len(names) and any(c.is_dir() for n in splits for c in (root / n).iterdir())
@@ -77,68 +79,71 @@ def _split_folder(root: Path, split: str | None, home: str | None, refused: list
     if split is None:
         if is_split and len(splits) > 1:
             raise ValueError(
-                f"{shown(root)} has the splits {', '.join(splits)}: say which, for example split={splits[0]!r}."
+                f"{printable(root)} has the splits {', '.join(splits)}: give one, for example split={splits[0]!r}."
             )
         return root / splits[0] if is_split else root
-    wanted = {"val": ("val", "valid", "validation", "dev"), "train": ("train", "training"), "test": ("test", "testing")}
-    for name in wanted.get(split, (split,)):
+    aliases = {
+        "val": ("val", "valid", "validation", "dev"),
+        "train": ("train", "training"),
+        "test": ("test", "testing"),
+    }
+    for name in aliases.get(split, (split,)):
         if name in names:
             return root / name
     raise ValueError(
-        f"{shown(root)} has no folder {shown(split)}; there is {', '.join(map(shown, names[:10])) or 'none'}."
+        f"{printable(root)} has no folder {printable(split)}; it has {', '.join(map(printable, names[:10])) or 'none'}."
     )
 
 
-def _entries(folder: str | Path, home: str | None, refused: list[str]) -> list[os.DirEntry[str]]:
-    """Visible entries by name, without links that lead out of `home`."""
+def _list_entries(folder: str | Path, home: str | None, skipped: list[str]) -> list[os.DirEntry[str]]:
+    """Visible entries in order of name, without links that lead out of `home`."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda e: e.name)
-    except OSError:  # not ours to read
-        refused.append(shown(folder))
+            everything = sorted(entries, key=lambda e: e.name)
+    except OSError:  # no permission
+        skipped.append(printable(folder))
         return []
-    kept = []
-    for entry in found:
-        if home is not None and entry.is_symlink() and not _inside(entry.path, home):
-            refused.append(shown(entry.path))
+    visible = []
+    for entry in everything:
+        if home is not None and entry.is_symlink() and not _is_inside(entry.path, home):
+            skipped.append(printable(entry.path))
         elif not entry.name.startswith("."):
-            kept.append(entry)
-    return kept
+            visible.append(entry)
+    return visible
 
 
-def _inside(path: str, home: str) -> bool:
+def _is_inside(path: str, home: str) -> bool:
     real = os.path.realpath(path)
     return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """By its ending: whether it really is one shows when it is read."""
+    """Judged by the extension only; broken files are found when they are read."""
     return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
 
 
-def _walk(folder: str, home: str | None, refused: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Images below a folder. A link to a folder above itself would never end, so each real folder is entered once."""
+def _walk(folder: str, home: str | None, skipped: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Images in a folder and its subfolders. A link to a folder above it is not followed, which would never end."""
     real = os.path.realpath(folder)
     if real in above:
         return
-    for entry in _entries(folder, home, refused):
+    for entry in _list_entries(folder, home, skipped):
         if entry.is_dir():
-            yield from _walk(entry.path, home, refused, (*above, real))
+            yield from _walk(entry.path, home, skipped, (*above, real))
         elif _is_image(entry):
             yield entry.path
 
 
-def images_below(folder: str) -> list[str]:
-    """Image files in a folder and its subfolders, links followed; a subfolder that cannot be read is listed itself, so
-    that whoever opens the files is told."""
-    refused: list[str] = []
-    return [*_walk(folder, None, refused), *refused]
+def find_images(folder: str) -> list[str]:
+    """Image files in a folder and its subfolders, following links. A subfolder that cannot be read is listed itself, so
+    that opening it reports the error."""
+    skipped: list[str] = []
+    return [*_walk(folder, None, skipped), *skipped]
 
 
 class Manifest(Files):
-    """A CSV file with a header, or a JSONL file: a column path (or file, image), label (or class), and perhaps split.
-
-    Paths are relative to the manifest's folder, or to `root`, and must not lead out of it.
+    """A CSV file with a header, or a JSONL file, with the columns path (or file, image), label (or class), and perhaps
+    split. Paths are relative to the folder of the manifest, or to `root`, and must not lead out of it.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -151,24 +156,26 @@ class Manifest(Files):
 
     def __init__(self, path: str | Path, split: str | None = None, *, root: str | Path | None = None):
         path = Path(path)
-        rows = _rows(path)
-        where, what = _column(path, rows, PATH_COLUMNS), _column(path, rows, LABEL_COLUMNS)
+        rows = _read_rows(path)
+        path_column, label_column = _column(path, rows, PATH_COLUMNS), _column(path, rows, LABEL_COLUMNS)
         if split is not None:
-            rows = _of_split(path, rows, split)
+            rows = _select_split(path, rows, split)
         home = os.path.realpath(root if root is not None else path.parent)
-        paths = [os.path.join(home, str(row[where])) for row in rows]
-        outside = next((str(row[where]) for row, p in zip(rows, paths) if not _inside(p, home)), None)
+        paths = [os.path.join(home, str(row[path_column])) for row in rows]
+        outside = next((str(row[path_column]) for row, p in zip(rows, paths) if not _is_inside(p, home)), None)
         if outside is not None:
             raise ValueError(
-                f"{shown(path)} lists {shown(outside)}, which leads out of {shown(home)}; give root= to allow it."
+                f"{printable(path)} lists {printable(outside)}, outside {printable(home)}; give root= to allow it."
             )
-        labels = [str(row[what]) for row in rows]
-        classes = sorted(set(labels), key=_numbers_first)
+        labels = [str(row[label_column]) for row in rows]
+        classes = sorted(set(labels), key=_label_order)
         number = {c: i for i, c in enumerate(classes)}
-        super().__init__(shown(path), paths, labels=(number[label] for label in labels), classes=map(shown, classes))
+        super().__init__(
+            printable(path), paths, labels=(number[label] for label in labels), classes=map(printable, classes)
+        )
 
 
-def _rows(path: Path) -> list[dict[str, object]]:
+def _read_rows(path: Path) -> list[dict[str, object]]:
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             if path.suffix.lower() == ".csv":
@@ -176,32 +183,36 @@ def _rows(path: Path) -> list[dict[str, object]]:
             else:
                 rows = [json.loads(line) for line in file if line.strip()]
     except (OSError, ValueError, csv.Error) as error:
-        raise ValueError(f"{shown(path)} is not a manifest that can be read ({error}).") from error
+        raise ValueError(f"{printable(path)} is not a readable manifest ({error}).") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{shown(path)} lists nothing; expected a header or objects with path and label.")
+        raise ValueError(
+            f"{printable(path)} lists no images; expected a header row or JSON objects, with path and label."
+        )
     return rows
 
 
 def _column(path: Path, rows: list[dict[str, object]], names: tuple[str, ...]) -> str:
-    """The first of these names that the file has, in every row."""
+    """The first of these columns that the file has; every row must have it."""
     name = next((n for n in names if n in rows[0]), None)
     if name is None:
-        raise ValueError(f"{shown(path)} has no column {' or '.join(names)}; it has {', '.join(map(str, rows[0]))}.")
+        raise ValueError(
+            f"{printable(path)} has no column {' or '.join(names)}; it has {', '.join(map(str, rows[0]))}."
+        )
     lacking = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
     if lacking is not None:
-        raise ValueError(f"{shown(path)}: entry {lacking + 1} has no {name}.")
+        raise ValueError(f"{printable(path)}: entry {lacking + 1} has no {name}.")
     return name
 
 
-def _of_split(path: Path, rows: list[dict[str, object]], split: str) -> list[dict[str, object]]:
+def _select_split(path: Path, rows: list[dict[str, object]], split: str) -> list[dict[str, object]]:
     chosen = [row for row in rows if row.get("split") == split]
     if not chosen:
-        there = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
+        splits = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
         raise ValueError(
-            f"{shown(path)} has no rows of the split {split}; it has {', '.join(there) or 'no column split'}."
+            f"{printable(path)} has no rows of the split {split}; it has {', '.join(splits) or 'no column split'}."
         )
     return chosen
 
 
-def _numbers_first(label: str) -> tuple[int, int, str]:
+def _label_order(label: str) -> tuple[int, int, str]:
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)

@@ -5,9 +5,7 @@ from .accuracy import evaluate_sets as evaluate_sets
 from .accuracy import logits as logits
 from .accuracy import score as score
 from .dense import BoxProbe as BoxProbe
-from .dense import Correspondence as Correspondence
 from .dense import SegmentationHead as SegmentationHead
-from .dense import patch_correspondence as patch_correspondence
 from .episodic import Episode as Episode
 from .episodic import Episodes as Episodes
 from .episodic import cosine_similarity as cosine_similarity
@@ -26,6 +24,8 @@ from .multilabel import MultiLabel as MultiLabel
 from .multilabel import ReaL as ReaL
 from .multilabel import score_labels as score_labels
 from .multilabel import score_real as score_real
+from .opening import evaluation_data as evaluation_data
+from .opening import extract_splits as extract_splits
 from .prediction import Prediction as Prediction
 from .prediction import Predictions as Predictions
 from .prediction import predict as predict
@@ -36,5 +36,6 @@ from .probing.probes import LinearProbe as LinearProbe
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
 from .vtab_protocol import Vtab as Vtab
+from .vtab_protocol import beside_references as beside_references
 from .vtab_protocol import vtab as vtab
 from .vtab_protocol import vtab_references as vtab_references

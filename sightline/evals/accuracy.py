@@ -9,9 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from sightline.data.datasets import Dataset
 from sightline.evals.extraction import check_model, described, each_batch
+from sightline.evals.inputs import combine
 from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
-from sightline.spec import Result
+from sightline.observe.identity import identify
+from sightline.observe.images import fingerprint
+from sightline.spec import About, Result
 
 BINS = 15  # of confidence, for calibration (Guo et al. 2017)
 
@@ -63,7 +66,12 @@ class Classification(Result):
 
 
 def score(
-    logits: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None, how: dict[str, Any] | None = None
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: Sequence[str] | None = None,
+    how: dict[str, Any] | None = None,
+    about: About | None = None,
 ) -> Classification:
     """Everything there is to say about logits (n, k) and labels (n,).
 
@@ -98,6 +106,7 @@ def score(
         title="Accuracy",
         caption=f"{len(y)} images, {k} classes.",
         how=how or {},
+        about=about or About(),
         top1=float((before == 0).mean()),
         top5=float((before < 5).mean()),
         interval=wilson(int((before == 0).sum()), len(y)),
@@ -139,11 +148,12 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     said = logits(model, dataset, batch=batch, workers=workers)
     place, names = matched(getattr(model, "class_names", None), said.shape[1], dataset)
     how = {"model": described(model), "dataset": dataset.name, "images": len(dataset)}
+    about = About(models=(identify(model),), images=fingerprint(dataset))
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
         table[:, place] = dataset.labels
-        return score_labels(said, table, classes=names, how=how)
-    return score(said, place[dataset.labels], classes=names, how=how)
+        return score_labels(said, table, classes=names, how=how, about=about)
+    return score(said, place[dataset.labels], classes=names, how=how, about=about)
 
 
 def logits(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
@@ -224,6 +234,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
         title="Accuracy on several test sets",
         caption=f"Top-1 of one model on {', '.join(found)}; the first is what the others are compared with.",
         how={"model": described(model)},
+        about=combine(*(one.about for one in ones)),
         names=tuple(found),
         top1=np.array([one.top1 for one in ones]),
         top5=np.array([one.top5 for one in ones]),

@@ -1,118 +1,15 @@
-"""Dense features (R83, R86): does a token still mean its place, and how well do patches segment and locate."""
-
-from dataclasses import dataclass
-from typing import Any
+"""Dense features: how well patches segment images and locate objects."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from sightline.data.datasets import Dataset
-from sightline.evals.extraction import extract
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.ground_truth import patch_shares
 from sightline.evals.inputs import check_finite
 from sightline.evals.probing.ridge import L2, Ridge, apply, check_l2
-from sightline.observe.pooling import Layers
-from sightline.spec import Result
-
-
-@dataclass(frozen=True, kw_only=True)
-class Correspondence(Result):
-    """Which input patch each output token resembles most: CKA over images of token i with the pixels of patch j.
-
-    >>> import numpy as np
-    >>> r = sl.evals.Correspondence(title="", caption="", grid=(1, 2), similarity=np.array([[.9, .1], [.6, .5]]))
-    >>> r.summary()
-    {'own patch is the best': 0.5, 'grid steps off, mean': 0.5, 'by chance': 0.5}
-    """
-
-    grid: tuple[int, int]
-    similarity: NDArray[np.float64]  # (tokens, input patches)
-
-    @property
-    def best(self) -> NDArray[np.int64]:
-        """The input patch that each token resembles most."""
-        return self.similarity.argmax(1)
-
-    @property
-    def score(self) -> float:
-        """Share of tokens whose own patch is the best."""
-        return float((self.best == np.arange(len(self.similarity))).mean())
-
-    def summary(self) -> dict[str, float]:
-        own = np.stack(np.divmod(np.arange(len(self.best)), self.grid[1]), axis=1)
-        found = np.stack(np.divmod(self.best, self.grid[1]), axis=1)
-        off = np.sqrt(((own - found) ** 2).sum(1)).mean()
-        return {
-            "own patch is the best": self.score,
-            "grid steps off, mean": float(off),
-            "by chance": 1 / len(self.similarity),
-        }
-
-
-def patch_correspondence(
-    model: Any, dataset: Dataset, layers: Layers = None, *, batch: int = 64, workers: int = 0
-) -> Correspondence:
-    """How well output token i corresponds to input patch i (Raghu et al., figure 9), over a dataset's images.
-
-    Linear CKA with unbiased HSIC, between a token at every image and the raw pixels of a patch at every image. The
-    time grows with the square of the number of images; a few hundred tell enough, and ten are the least. `layers`
-    is one layer; None is the output.
-
-    >>> r = sl.evals.patch_correspondence(sl.build("vit-nano4"), sl.dataset("scenes/objects", num=16))
-    >>> r.similarity.shape
-    (64, 64)
-    """
-    if len(dataset) < 10:
-        raise ValueError(f"CKA over {len(dataset)} images says nothing: give at least ten.")
-    e = extract(model, dataset, layers=layers, tokens="all", batch=batch, workers=workers)
-    name = list(e.layers)[-1]
-    if len(e.layers) > 1 or name not in e.grids:
-        raise ValueError("patch_correspondence takes one layer with tokens or a map.")
-    grid = e.grids[name]
-    tokens = e.features[:, e.prefix[name] :]
-    pixels = [x for x, _ in dataset.batches(model.image, batch=batch, workers=workers, device=None)]
-    patches = input_patches(torch.cat(pixels), grid)
-    return Correspondence(
-        title="Patch correspondence",
-        caption=f"CKA of {tokens.shape[1]} output tokens with the pixels of each input patch, {len(dataset)} images.",
-        how={**e.how, "layer": name},
-        grid=grid,
-        similarity=token_cka(tokens, patches).numpy(),
-    )
-
-
-def input_patches(pixels: Tensor, grid: tuple[int, int]) -> Float[Tensor, "b n p"]:
-    """Raw pixels by cell of a grid; what does not divide is cut off at the right and below."""
-    y, x = pixels.shape[2] // grid[0], pixels.shape[3] // grid[1]
-    if not y or not x:
-        raise ValueError(f"Images of {tuple(pixels.shape[2:])} do not divide into a grid of {grid}.")
-    cut = pixels[..., : y * grid[0], : x * grid[1]].float() / 255
-    return rearrange(cut, "b c (r y) (k x) -> b (r k) (c y x)", y=y, x=x)
-
-
-def token_cka(a: Float[Tensor, "b n d"], b: Float[Tensor, "b m e"]) -> Float[Tensor, "n m"]:
-    """Unbiased linear CKA between every token of a and every token of b, over the batch axis."""
-    left, right = _grams(a), _grams(b)
-    return (left @ right.mT / (left.norm(dim=1)[:, None] * right.norm(dim=1)[None]).clamp(min=1e-30)).double()
-
-
-def _grams(x: Float[Tensor, "b n d"]) -> Float[Tensor, "n s"]:
-    """U-centered Gram matrices over the batch, one flattened row per token (Székely & Rizzo 2014)."""
-    m = len(x)
-    rows = []
-    for token in x.unbind(1):
-        centered = token.double() - token.double().mean(0)  # the Gram's own centering removes it, but not its rounding
-        gram = (centered @ centered.mT).fill_diagonal_(0)
-        means = gram.sum(0) / (m - 2)
-        gram = gram - means[:, None] - means[None] + gram.sum() / ((m - 1) * (m - 2))
-        rows.append(gram.fill_diagonal_(0).flatten().float())
-    return torch.stack(rows)
 
 
 def grid_tokens(data: FeatureTable | ArrayLike | Tensor) -> Tensor:

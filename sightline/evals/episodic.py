@@ -1,4 +1,4 @@
-"""K-way N-shot episodes on classes that the model has never seen (R14-R16)."""
+"""K-way N-shot episodes on classes that the model has never seen."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -145,6 +145,7 @@ def episodes(
         title="Episodes",
         caption=f"{episodes} episodes with {queries} queries per class, {classifier} classifier, 95 % interval.",
         how={**data.how, "classifier": classifier, "queries": queries, "seed": seed},
+        about=data.about,
         ways=many[0],
         shots=many[1],
         accuracy=accuracy,
@@ -186,7 +187,7 @@ def classify(support: Tensor, query: Tensor, classifier: Classifier = "prototype
 
 
 def check_disjoint(classes: Iterable[str], trained_on: Iterable[str]) -> None:
-    """Support classes must not be among those of training (R14)."""
+    """Support classes must not be among those of training."""
     shared = sorted(set(classes) & set(trained_on))
     if shared:
         listed = ", ".join(shared[:5]) + (" ..." if len(shared) > 5 else "")

@@ -5,11 +5,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,24 +19,29 @@ from sightline.data.datasets import Dataset
 from sightline.evals import feature_table
 from sightline.evals.feature_table import FeatureTable
 from sightline.models.taps import record
-from sightline.observe import pooling
-from sightline.observe.pooling import END, Layers, Maps, Shape, Tokens
+from sightline.observe.identity import plan_of, source
+from sightline.observe.images import fingerprint
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe, place
+from sightline.observe.selection import (
+    END,
+    Layers,
+    Maps,
+    MissingTokenError,
+    Tokens,
+    as_tokens,
+    check_maps,
+    check_tokens,
+    pool_tokens,
+    select_layers,
+)
 from sightline.progress import progress
-from sightline.spec import Features, ImageSpec
+from sightline.spec import About, Features, ImageSpec
 
 SAVE_EVERY = 10.0  # seconds between notes of how far a file has come
 
 
-class Featured(Protocol):
-    """What extraction asks of a model: Sightline's own, or one wrapped by `sl.adopt`."""
-
-    image: ImageSpec
-
-    def features(self, x: Tensor) -> Features: ...
-
-
 def extract(
-    model: Any,
+    model: Model,
     dataset: Dataset,
     layers: Layers = None,
     tokens: Tokens = "pooled",
@@ -49,13 +54,13 @@ def extract(
 ) -> FeatureTable:
     """Features of every image of a dataset, in its order, in inference mode, by one pass.
 
-    `layers`: None for the model's output, "blocks" for the output of every block or residual unit, block numbers,
-    module paths or globs. `tokens`: "pooled" as the model itself pools (class token or mean; at the output: what
-    the head sees), "cls", "gap" (mean of the patches), "mean" (of all tokens), "first", or "all" of them, prefix
-    first, as (n, t, d); a CNN's map is a grid of tokens. `maps="last"` brings every map to the size of the
-    last one, by the protocol of Raghu et al. `out` writes one file, read lazily; a stopped pass goes on
-    where it stopped. Preprocessing is the model's own unless `image` says otherwise. Memory is that of one
-    batch and of what is kept.
+    `layers`: None for the model's output, "blocks" for the output of every block or residual unit, "all", numbers of
+    blocks, module paths or globs. `tokens`: "pooled" as the model itself pools (class token or mean; at the output:
+    what the head sees), "cls", "gap" (mean of the patches), "mean" (of all tokens), "first", the number of one patch,
+    or "all" of them, prefix first, as (n, t, d), and "patches" without the prefix; a CNN's map is a grid of tokens.
+    `maps="last"` brings every map to the size of the last one, by the protocol of Raghu et al. `out` writes
+    one file, read lazily; a stopped pass resumes where it stopped. Preprocessing is the model's own unless `image` says
+    otherwise. Memory is that of one batch and of what is kept.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> images = sl.dataset("scenes/shape", num=20, size=32)
@@ -63,108 +68,70 @@ def extract(
     >>> len(e.layers), e["blocks.0.mlp_sum"].shape
     (6, torch.Size([20, 64]))
     """
-    pooling.check_choice(tokens, maps)
+    check_tokens(tokens)
+    check_maps(maps)
     check_model(model, "features")
     if len(dataset) == 0:
         raise ValueError(f"{dataset.name} is empty: there is nothing to extract.")
-    with inference(model):
-        one = Pass(model, image or model.image, layers, tokens, maps)
-        shape = one.shape(dataset)
-        store = Stored(shape) if out is None else Filed(shape, Path(out), one.key(dataset))
-        if store.done < len(dataset):
-            with store:
-                one.run(dataset, store, batch=batch, workers=workers)
-        return store.result()
+    s = observe(model, image=image)
+    one = ExtractionPass(s, select_layers(s, layers), tokens, maps)
+    about = About(models=(s.id,), images=fingerprint(dataset))
+    store = MemoryStore() if out is None else FileStore(Path(out), one.key(about), total=len(dataset))
+    if store.done < len(dataset):
+        with evaluation_mode(s), store:
+            one.run(dataset, store, about=about, batch=batch, workers=workers)
+    return store.result()
 
 
 def check_model(model: Any, method: str) -> None:
     """A model that is not ours, or not wrapped, is met here with a word of advice."""
-    if not callable(getattr(model, method, None)) or not isinstance(getattr(model, "image", None), ImageSpec):
-        raise ValueError(f"A {type(model).__name__} has no .{method} or .image. Wrap it first: sl.adopt(model).")
+    inner = model.model if isinstance(model, ObservedModel) else model
+    known = callable(getattr(inner, method, None)) and isinstance(getattr(inner, "image", None), ImageSpec)
+    if not known or not isinstance(inner, nn.Module):
+        raise ValueError(f"A {type(inner).__name__} has no .{method} or .image. Wrap it first: sl.adopt(model).")
 
 
-@contextmanager
-def inference(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for a while."""
-    training = getattr(model, "training", False)
-    if training:
-        model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        if training:
-            model.train()
+class ExtractionPass:
+    """What is computed from each batch."""
 
-
-def place_of(model: Any) -> tuple[torch.device, torch.dtype]:
-    """Device and precision of a model; a model without parameters is at home on the CPU."""
-    first = next(iter(model.parameters()), None) if isinstance(model, nn.Module) else None
-    if first is None:
-        return torch.device("cpu"), torch.float32
-    return first.device, first.dtype if first.is_floating_point() else torch.float32
-
-
-class Pass:
-    """What is done to each batch."""
-
-    def __init__(self, model: Any, image: ImageSpec, layers: Layers, tokens: Tokens, maps: Maps):
-        self.model, self.image, self.tokens, self.maps = model, image, tokens, maps
-        self.layers = pooling.resolve(model, layers)
-        self.inner = [name for name in self.layers if name != END]
-        self.parts = pooling.layouts(model) if self.inner else {}
-        self.device, self.dtype = place_of(model)
-        self.found, self.kept, self.grids = self.scout()
-
-    def scout(self) -> tuple[Shape, dict[str, Tensor], dict[str, tuple[int, int]]]:
-        """One blank image tells the last grid, the prefix, and the shape of all that will be kept."""
-        with ExitStack() as stack:
-            tape = stack.enter_context(record(self.model, *self.inner)) if self.inner else {}
-            out = self.model.features(self.blank())
-        prefix = out.prefix.shape[1]
-        own = pooling.own_pooling(self.model, prefix)
-        self.found = Shape(grid=out.grid, prefix=prefix, width=out.tokens.shape[-1], own=own)
-        raw = {name: self.tokens_of(name, value) for name, value in tape.items()}
-        kept = {name: self.keep(name, value) for name, value in tape.items()}
-        grids = {name: grid for name, (_, grid) in raw.items() if grid is not None}
-        if END in self.layers:
-            kept[END], grids[END] = self.end(out), out.grid
-        return self.found, {name: kept[name] for name in self.layers}, grids
-
-    def blank(self) -> Tensor:
-        return torch.zeros(1, len(self.image.mean), *self.image.size, device=self.device, dtype=self.dtype)
+    def __init__(self, s: ObservedModel, layers: list[str], tokens: Tokens, maps: Maps):
+        self.target, self.layers, self.tokens, self.maps = s, layers, tokens, maps
+        self.inner = [name for name in layers if name != END]
+        self.grids: dict[str, tuple[int, int]] = {}
 
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        """What is kept of one batch, by layer."""
+        """The features of one batch, by layer."""
         with ExitStack() as stack:
-            tape = stack.enter_context(record(self.model, *self.inner, keep=self.keep)) if self.inner else {}
-            out = self.model.features(images.to(self.dtype))
+            tape = stack.enter_context(record(self.target.model, *self.inner, keep=self.keep)) if self.inner else {}
+            out = self.target.model.features(images.to(self.target.place[1]))  # type: ignore[operator]
         kept = dict(tape)
         if END in self.layers:
             kept[END] = self.end(out)
         return {name: kept[name] for name in self.layers}
 
     def keep(self, name: str, value: Tensor) -> Tensor:
-        tokens, grid = self.tokens_of(name, value)
-        if grid is None:
-            return tokens
-        prefix = pooling.prefix_of(tokens.shape[1], grid, self.found)
-        return pooling.reduced(tokens, self.tokens, prefix=prefix, own=self.found.own)
-
-    def tokens_of(self, name: str, value: Tensor) -> tuple[Tensor, tuple[int, int] | None]:
-        layout = self.parts[name].layout if name in self.parts else None
-        return pooling.as_tokens(value, layout=layout, shape=self.found, maps=self.maps)
+        layer = as_tokens(value, self.target, name, maps=self.maps)
+        if layer.grid is None:
+            return value
+        self.grids[name] = layer.grid
+        return self.pool(name, layer.tokens, layer.prefix)
 
     def end(self, out: Features) -> Tensor:
+        self.grids[END] = out.grid
         if self.tokens == "pooled":
             return out.pooled
-        tokens = torch.cat([out.prefix, out.tokens], dim=1)
-        return pooling.reduced(tokens, self.tokens, prefix=out.prefix.shape[1], own=self.found.own)
+        return self.pool(END, torch.cat([out.prefix, out.tokens], dim=1), out.prefix.shape[1])
 
-    def shape(self, dataset: Dataset) -> FeatureTable:
-        """The value to come, its tensors without content."""
+    def pool(self, name: str, tokens: Tensor, prefix: int) -> Tensor:
+        try:
+            return pool_tokens(tokens, self.tokens, prefix=prefix, own=self.target.own_pool)
+        except MissingTokenError as error:
+            raise ValueError(f"{name} {error}: tokens={self.tokens!r} is not possible; use 'gap' or 'first'.") from None
+
+    def table(self, dataset: Dataset, kept: dict[str, Tensor], about: About) -> FeatureTable:
+        """The value to come, its tensors without content, from the features of a first batch."""
         layers = {
-            k: torch.empty(len(dataset), *v.shape[1:], dtype=torch.float32, device="meta") for k, v in self.kept.items()
+            k: torch.empty(len(dataset), *v.shape[1:], dtype=torch.float32, device="meta") for k, v in kept.items()
         }
         grids = {k: self.grids[k] for k, v in layers.items() if v.ndim == 3}
         prefix = {k: v.shape[1] - grids[k][0] * grids[k][1] for k, v in layers.items() if v.ndim == 3}
@@ -175,63 +142,66 @@ class Pass:
             grids=grids,
             prefix=prefix,
             how=self.how(dataset),
+            about=about,
         )
 
     def how(self, dataset: Dataset) -> dict[str, Any]:
         return {
-            "model": described(self.model),
+            "model": described(self.target.model),
             "dataset": dataset.name,
             "images": len(dataset),
             "tokens": self.tokens,
-            "pooling": self.found.own,
+            "pooling": self.target.own_pool,
             "maps": self.maps,
-            "image": asdict(self.image),
+            "image": asdict(self.target.image),
         }
 
-    def key(self, dataset: Dataset) -> str:
+    def key(self, about: About) -> str:
         """What makes a file of features this one and no other."""
-        digest = hashlib.blake2b(digest_size=16)
-        about = (dataset.fingerprint(), self.layers, self.tokens, self.maps, asdict(self.image))
-        digest.update(json.dumps(about).encode())
-        state = self.model.state_dict() if isinstance(self.model, nn.Module) else {}
-        for name, value in state.items():
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()
+        model = [m.fingerprint for m in about.models]
+        settings = (model, about.images, self.layers, self.tokens, self.maps, asdict(self.target.image))
+        return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
-    def run(self, dataset: Dataset, store: "Stored", *, batch: int, workers: int) -> None:
+    def run(self, dataset: Dataset, store: "MemoryStore", *, about: About, batch: int, workers: int) -> None:
         start = store.done // batch
-        batches = dataset.batches(self.image, batch=batch, workers=workers, start=start, device=self.device)
+        device = self.target.place[0]
+        batches = dataset.batches(self.target.image, batch=batch, workers=workers, start=start, device=device)
         at = start * batch
         for images, _ in progress(cast(Any, batches), f"features of {dataset.name}"):
-            store.write(at, self(images))
+            kept = self(images)
+            if at == start * batch:
+                store.begin(self.table(dataset, kept, about))
+            store.write(at, kept)
             at += len(images)
 
 
 def described(model: Any) -> str:
     """A model in a few words, for captions."""
-    loaded = getattr(getattr(model, "loaded", None), "source", None)
-    plan = getattr(model, "encoder_config", getattr(model, "config", None))
+    plan, file = plan_of(model), source(model)
     sizes = [f"{n} {getattr(plan, n)}" for n in ("width", "depth", "units") if getattr(plan, n, None)]
     name = type(getattr(model, "inner", model)).__name__ + (f" ({', '.join(sizes)})" if sizes else "")
-    return f"{name} from {Path(str(loaded)).name}" if loaded and loaded != "a state dict" else name
+    return f"{name} from {Path(file).name}" if file else name
 
 
 @dataclass
-class Stored:
+class MemoryStore:
     """Features on their way into memory."""
 
-    shape: FeatureTable
     done: int = 0
+    table: FeatureTable | None = None
     held: dict[str, Tensor] = field(default_factory=dict)
 
-    def __enter__(self) -> "Stored":
-        with torch.inference_mode(False):  # what is kept may be trained on later
-            self.held = {k: torch.empty(v.shape, dtype=v.dtype) for k, v in self.shape.layers.items()}
+    def __enter__(self) -> "MemoryStore":
         return self
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         pass
+
+    def begin(self, table: FeatureTable) -> None:
+        """Make room for all of it."""
+        self.table = table
+        with torch.inference_mode(False):  # features may be trained on later
+            self.held = {k: torch.empty(v.shape, dtype=v.dtype) for k, v in table.layers.items()}
 
     def write(self, at: int, batch: dict[str, Tensor]) -> None:
         for name, value in batch.items():
@@ -239,39 +209,41 @@ class Stored:
             self.done = at + len(value)
 
     def result(self) -> FeatureTable:
-        return replace(self.shape, layers=self.held)
+        assert self.table is not None
+        return replace(self.table, layers=self.held)
 
 
-class Filed(Stored):
+class FileStore(MemoryStore):
     """Features on their way into a file: until it is whole, a hidden part of it and a note of how far it has come."""
 
-    def __init__(self, shape: FeatureTable, path: Path, key: str):
-        super().__init__(replace(shape, how={**shape.how, "key": key}))
-        self.path, self.key = path, key
+    def __init__(self, path: Path, key: str, *, total: int):
+        super().__init__()
+        self.path, self.key, self.file = path, key, -1
         self.part, self.note = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.part.json")
-        self.said = time.monotonic()
+        self.noted = time.monotonic()
         if path.exists():
             if feature_table.header(path)["how"].get("key") != key:
                 raise ValueError(
                     f"{path} holds features of another model, dataset or choice of layers. "
                     "Delete it, or write elsewhere."
                 )
-            self.done = len(shape)
+            self.done = total
         elif self.part.exists() and self.note.exists():
             noted = json.loads(self.note.read_text())
             self.done = noted["done"] if noted["key"] == key else 0
 
-    def __enter__(self) -> "Filed":
+    def begin(self, table: FeatureTable) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.done == 0:
             self.note.unlink(missing_ok=True)
-            feature_table.begin(self.part, self.shape)
+            feature_table.begin(self.part, replace(table, how={**table.how, "key": self.key}))
         self.starts = feature_table.starts(self.part)
         self.file = os.open(self.part, os.O_WRONLY)
-        return self
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
-        self.tell()
+        if self.file < 0:
+            return
+        self.save_progress()
         os.close(self.file)
         if kind is None:
             os.replace(self.part, self.path)
@@ -285,16 +257,16 @@ class Filed(Stored):
             while written < len(data):  # one call writes 2 GB at most
                 written += os.pwrite(self.file, data[written:], self.starts[name] + at * row + written)
             self.done = at + len(value)
-        if time.monotonic() - self.said > SAVE_EVERY:
-            self.tell()
+        if time.monotonic() - self.noted > SAVE_EVERY:
+            self.save_progress()
 
-    def tell(self) -> None:
+    def save_progress(self) -> None:
         """First the features, then the note: it never promises more than the file holds."""
         os.fsync(self.file)
         fresh = self.note.with_suffix(".new")
         fresh.write_text(json.dumps({"key": self.key, "done": self.done}))
         os.replace(fresh, self.note)
-        self.said = time.monotonic()
+        self.noted = time.monotonic()
 
     def result(self) -> FeatureTable:
         return FeatureTable.read(self.path)
@@ -303,10 +275,10 @@ class Filed(Stored):
 def each_batch(
     model: Any, dataset: Dataset, call: Callable[[Tensor], Tensor], *, batch: int = 64, workers: int = 0
 ) -> Tensor:
-    """What a function of prepared images says about a whole dataset, in order, on the CPU."""
+    """A function of prepared images applied to a whole dataset, in order, on the CPU."""
     check_model(model, "features")
-    with inference(model):
-        device, dtype = place_of(model)
+    with evaluation_mode(model):
+        device, dtype = place(model)
         batches = dataset.batches(model.image, batch=batch, workers=workers, device=device)
-        said = [call(images.to(dtype)).float().cpu() for images, _ in progress(cast(Any, batches), dataset.name)]
-    return torch.cat(said)
+        outputs = [call(images.to(dtype)).float().cpu() for images, _ in progress(cast(Any, batches), dataset.name)]
+    return torch.cat(outputs)

@@ -1,10 +1,11 @@
 """Features of a dataset as one value, in memory or in one file that is read as it is needed."""
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from sightline.observe.pooling import END, Tokens, reduced
-from sightline.spec import from_json, to_json
+from sightline.observe.selection import END, MissingTokenError, Tokens, pool_tokens
+from sightline.spec import About, about_of, from_json, to_json
 
 NAMES = {torch.float32: "F32", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64, "BOOL": np.bool_}
@@ -28,7 +29,7 @@ class FeatureTable:
     """Features of a dataset's images: `layers[name]` is (n, d), or (n, t, d) where all tokens were kept.
 
     Where they stand in a file, tensors are mapped: reading a row reads that row. `features` is the only layer, or the
-    last. `how` says which model, dataset, preprocessing and tokens they come from.
+    last. `how` says which dataset, preprocessing and tokens they come from, `about` which model and images.
 
     >>> import numpy as np
     >>> e = sl.evals.FeatureTable.of(np.eye(4), [0, 0, 1, 1], classes=("cat", "dog"))
@@ -42,6 +43,7 @@ class FeatureTable:
     grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of layers that hold all tokens
     prefix: dict[str, int] = field(default_factory=dict)  # tokens before the grid
     how: dict[str, Any] = field(default_factory=dict)
+    about: About = field(default_factory=About)  # which model and images, by fingerprint
 
     @classmethod
     def of(
@@ -86,7 +88,15 @@ class FeatureTable:
         if not isinstance(chosen, slice) and chosen.dtype != np.bool_:
             chosen = chosen.astype(np.int64)  # an empty list is of floats
         index = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen)
-        return replace(self._with({k: v[index] for k, v in self.layers.items()}), labels=self.labels[chosen])
+        some = self._with({k: v[index] for k, v in self.layers.items()})
+        return replace(some, labels=self.labels[chosen], about=self._about(np.arange(len(self))[chosen]))
+
+    def _about(self, rows: NDArray[np.int64]) -> About:
+        """Of some of the images."""
+        if not self.about.images or len(rows) == len(self):
+            return self.about
+        digest = hashlib.blake2b(np.ascontiguousarray(rows).data, digest_size=8).hexdigest()
+        return replace(self.about, images=f"{self.about.images}-rows{digest}")
 
     def reduce(self, tokens: Tokens) -> "FeatureTable":
         """All tokens to one vector an image: cls, gap (patches alone), mean (all tokens), first."""
@@ -94,10 +104,13 @@ class FeatureTable:
         if not whole:
             raise ValueError("Only features with all tokens can be reduced: extract with tokens='all'.")
         own = str(self.how.get("pooling", "gap"))
-        made = {
-            k: reduced(v, tokens, prefix=self.prefix.get(k, 0), own=own) if k in whole else v
-            for k, v in self.layers.items()
-        }
+        try:
+            made = {
+                k: pool_tokens(v, tokens, prefix=self.prefix.get(k, 0), own=own) if k in whole else v
+                for k, v in self.layers.items()
+            }
+        except MissingTokenError as error:
+            raise ValueError(f"A layer {error}: tokens={tokens!r} is not possible; use 'gap' or 'first'.") from None
         return replace(self._with(made), how={**self.how, "tokens": tokens})
 
     def _with(self, layers: dict[str, Tensor]) -> "FeatureTable":
@@ -140,6 +153,7 @@ class FeatureTable:
             grids=grids,
             prefix=head["prefix"],
             how=head["how"],
+            about=about_of(head.get("about", {})),
         )
 
 
@@ -161,6 +175,7 @@ def begin(path: Path, shape: FeatureTable) -> None:
         "grids": shape.grids,
         "prefix": shape.prefix,
         "how": shape.how,
+        "about": asdict(shape.about),
     }
     entries["__metadata__"] = {HEAD: to_json(about)}
     text = json.dumps(entries).encode()

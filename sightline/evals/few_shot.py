@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Draws, word
+from sightline.data.draws import Draws, hash_key
 from sightline.evals.extraction import extract
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.inputs import (
@@ -18,6 +18,7 @@ from sightline.evals.inputs import (
     aligned,
     check_finite,
     checked_train,
+    combine,
     given,
     positive_whole,
     same_width,
@@ -27,7 +28,7 @@ from sightline.evals.inputs import (
 )
 from sightline.evals.interval import half_width
 from sightline.evals.probing.ridge import L2, SWEEP, Ridge, apply, best_l2, check_l2
-from sightline.spec import Result
+from sightline.spec import About, Result
 
 Shot = int | Literal["all"]
 Penalty = float | Sequence[float] | Literal["sweep"]
@@ -116,6 +117,7 @@ def fewshot(
         caption=f"Ridge regression on frozen features, {len(task.names)} classes, {len(task.truth)} test images, "
         f"mean of {len(numbers)} draws.",
         how={**task.how, "l2": l2 if isinstance(l2, str | float | int) else tuple(l2)},
+        about=task.about,
         shots=tuple(shots),
         seeds=numbers,
         classes=task.names,
@@ -135,6 +137,7 @@ class FewShotProblem:
     truth: NDArray[np.int64]
     names: tuple[str, ...]
     how: dict[str, Any]
+    about: About
 
     def run(self, rows: NDArray[np.int64], l2: Penalty) -> tuple[NDArray[np.int64], float]:
         """Right answers by class after learning from these rows, and the l2 that was used."""
@@ -155,7 +158,13 @@ def prepared(train: FeatureTable, test: FeatureTable) -> FewShotProblem:
     protocol = {"standardize": "mean and std + 1e-5 of the shots", "constant": 100.0, "targets": "+-1"}
     names = tuple(train.classes[i] for i in kept)
     return FewShotProblem(
-        x, np.searchsorted(kept, y), z, np.searchsorted(kept, truth), names, {**train.how, **protocol}
+        x=x,
+        y=np.searchsorted(kept, y),
+        z=z,
+        truth=np.searchsorted(kept, truth),
+        names=names,
+        how={**train.how, **protocol},
+        about=combine(train.about, test.about),
     )
 
 
@@ -179,7 +188,7 @@ def shot_rows(labels: NDArray[np.int64], shots: Shot, *, seed: int) -> NDArray[n
     """The first so many of each class in a random order of it: nested for a seed, and as `Dataset.few_shot` draws."""
     if shots == "all":
         return np.arange(len(labels))
-    chance = Draws(word(seed, "class order"), np.arange(len(labels))).uniform("rank")
+    chance = Draws(hash_key(seed, "class order"), np.arange(len(labels))).uniform("rank")
     order = np.lexsort((chance, labels))
     starts = np.searchsorted(labels[order], labels[order])
     return np.sort(order[np.arange(len(labels)) - starts < shots])
@@ -223,7 +232,7 @@ def sweep_of(l2: Sequence[float] | str) -> tuple[float, ...]:
 def fewshot_evaluator(
     train: Dataset, test: Dataset, *, shots: Sequence[Shot] = (5, 10), seeds: int = 3, l2: Penalty = L2, **settings: Any
 ) -> Callable[[Any], dict[str, float]]:
-    """A function of a model that measures its few-shot accuracy, to be called while the model is trained (R52).
+    """A function of a model that measures its few-shot accuracy, to be called while the model is trained.
 
     `settings` go to `sl.extract` (batch, workers, tokens). The model is left in the mode in which it came.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sightline.data.datasets import Dataset
-from sightline.data.images import fit
+from sightline.data.images import resize_and_crop
 from sightline.data.scenes.scenes import Scene, Scenes
 from sightline.data.scenes.shapes import SHAPES
 from sightline.spec import ImageSpec
@@ -30,7 +30,7 @@ def scene_masks(dataset: Dataset, image: ImageSpec, what: What = "subject") -> N
     """
     exact = replace(image, interpolation="nearest")
     table = [_painted(scene, what) for scene in scenes_of(dataset)]
-    return np.stack([fit(Image.fromarray(m), exact)[..., 0] for m in table]).astype(np.int64)
+    return np.stack([resize_and_crop(Image.fromarray(m), exact)[..., 0] for m in table]).astype(np.int64)
 
 
 def scenes_of(dataset: Dataset) -> list[Scene]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.evals.feature_table import FeatureTable
+from sightline.spec import About
 
 Given = FeatureTable | tuple[Any, Any]  # features and labels, from `sl.extract` or as two arrays
 CHUNK = 8192  # rows looked at in one go
@@ -21,6 +22,13 @@ def given(data: Given, what: str = "features") -> FeatureTable:
     if isinstance(data, tuple) and len(data) == 2:
         return FeatureTable.of(data[0], data[1])
     raise ValueError(f"{what} come from sl.extract, or as a pair (features, labels); got a {type(data).__name__}.")
+
+
+def combine(*abouts: About) -> About:
+    """What a result of several sets of features is about: every model once, and the images of all of them."""
+    models = tuple(dict.fromkeys(m for about in abouts for m in about.models))
+    images = list(dict.fromkeys(about.images for about in abouts))
+    return About(models=models, images="+".join(images) if all(images) else "")
 
 
 def vectors(data: FeatureTable, what: str = "features") -> Tensor:

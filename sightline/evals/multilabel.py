@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sightline.evals.interval import wilson
-from sightline.spec import Result
+from sightline.spec import About, Result
 
 
 def average_precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -52,7 +52,12 @@ class MultiLabel(Result):
 
 
 def score_labels(
-    scores: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None, how: dict[str, Any] | None = None
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: Sequence[str] | None = None,
+    how: dict[str, Any] | None = None,
+    about: About | None = None,
 ) -> MultiLabel:
     """Scores (n, k) against labels (n, k) of bool.
 
@@ -74,6 +79,7 @@ def score_labels(
         title="Multi-label accuracy",
         caption=f"{int(some.sum())} images with labels, {int((~some).sum())} without, skipped in top-1.",
         how=how or {},
+        about=about or About(),
         top1=float(y[some, s[some].argmax(1)].mean()),
         scored=int(some.sum()),
         skipped=int((~some).sum()),

@@ -12,20 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from sightline.adoption.adopt import adopt
 from sightline.data.datasets import Dataset
-from sightline.data.errors import BadImage, shown
-from sightline.data.imagenet import imagenet_classes
+from sightline.data.errors import BadImage, printable
+from sightline.data.named.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
-from sightline.evals.extraction import inference, place_of
+from sightline.observe.model import evaluation_mode, place
+from sightline.observe.source import open_model
 from sightline.progress import progress
 from sightline.spec import ImageSpec
 from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
-from sightline.weights.loading import load
 
 log = logging.getLogger("sightline.evals")
 Source = tuple[str, Callable[[], Any]]  # an image's name, and how to get at it
@@ -106,7 +105,7 @@ class Predictions(Sequence[Prediction]):
 def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predictions:
     """The `top` most probable classes of each image.
 
-    `model` is a model, or whatever `sl.load` takes: a file of weights, a run or its folder, a published name.
+    `model` is a model, a file of weights, a run or its folder, a published name, or FILE.py:FUNCTION.
     `images` is a file, a folder (with its subfolders), a pattern such as "cats/*.jpg", a PIL image, bytes (h, w, 3) of
     NumPy or (3, h, w) of torch, floats (3, h, w) already prepared for this model, a batch or a list of any of these, or
     a Dataset. Each is prepared as in `sl.evaluate`. An image that cannot be read is logged and listed in `bad`;
@@ -125,7 +124,8 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     for name, value in (("top", top), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is a whole number from 1 up; got {value!r}.")
-    ready = _ready(model)
+    ready = open_model(model, untrained=False)
+    check_classifier(ready)
     sources = list(_sources(images))
     if not sources:
         raise ValueError("There are no images to predict: give files, a folder, a pattern or images.")
@@ -134,7 +134,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     rows: list[Best] = []
     bad: dict[str, str] = {}
     level = logging.WARNING if len(sources) > 1 else logging.DEBUG  # a single bad image is the error itself
-    with inference(ready):
+    with evaluation_mode(ready):
         for chunk in progress([sources[i : i + batch] for i in range(0, len(sources), batch)], "predicting"):
             names, prepared = _opened(chunk, ready.image, bad, level=level)
             if names:
@@ -153,17 +153,6 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
         by=by,
         named_by=named_by,
     )
-
-
-def _ready(model: Any) -> Any:
-    """A model with a classifier, loaded or adopted where it is not ready to use."""
-    if isinstance(model, str | os.PathLike | Mapping):
-        model = load(model)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"A model is a module, a file of weights, a run or a published name; got a {type(model)}.")
-    ready = model if isinstance(getattr(model, "image", None), ImageSpec) else adopt(model)
-    check_classifier(ready)
-    return ready
 
 
 def _sources(images: Any, number: int = 0) -> Iterator[Source]:
@@ -219,12 +208,12 @@ def _opened(
 
 
 def _logits(model: Any, images: Tensor, names: Sequence[str]) -> NDArray[np.float64]:
-    device, dtype = place_of(model)
+    device, dtype = place(model)
     logits = model(images.to(device=device, dtype=dtype)).double().cpu().numpy()
     broken = next((name for name, row in zip(names, logits) if not np.isfinite(row).all()), None)
     if broken is not None:
         raise ValueError(
-            f"The model's output for {shown(broken)} holds NaN or infinite values: its weights are broken."
+            f"The model's output for {printable(broken)} holds NaN or infinite values: its weights are broken."
         )
     return logits
 

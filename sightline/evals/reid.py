@@ -1,7 +1,7 @@
-"""Retrieval for re-identification (R84): whole images against each other, or their foreground patches pairwise."""
+"""Retrieval for re-identification: whole images against each other, or their foreground patches pairwise."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from sightline.evals.feature_table import FeatureTable
-from sightline.evals.inputs import Given, aligned, check_finite, given, single_labels
+from sightline.evals.inputs import Given, aligned, check_finite, combine, given, single_labels
 from sightline.spec import Result
 
 Matching = Literal["whole", "patches"]
@@ -93,6 +93,7 @@ def retrieval(
         title="Retrieval",
         caption=f"{len(y)} queries in {len(w)} images, cosine similarity, {matching}.",
         how={**q.how, "matching": matching, "select": select if isinstance(select, str) else "given", "share": share},
+        about=combine(q.about, g.about),
         matching=matching,
         cmc=cmc,
         precision=precision,
@@ -108,9 +109,7 @@ def _same_individuals(q: FeatureTable, g: FeatureTable) -> tuple[FeatureTable, F
     if set(q.classes) <= set(g.classes) and q.classes != g.classes:  # a gallery may know more individuals
         number = {name: i for i, name in enumerate(g.classes)}
         labels = np.array([number[c] for c in q.classes])[single_labels(q, "query features")]
-        return FeatureTable(
-            layers=q.layers, labels=labels, classes=g.classes, grids=q.grids, prefix=q.prefix, how=q.how
-        ), g
+        return replace(q, labels=labels, classes=g.classes), g
     return aligned(q, g)
 
 

@@ -15,8 +15,10 @@ from sightline.evals.extraction import described, extract
 from sightline.evals.few_shot import sweep_of
 from sightline.evals.inputs import checked_train, vectors
 from sightline.evals.probing.ridge import Ridge, apply
+from sightline.observe.identity import identify
+from sightline.observe.images import fingerprint
 from sightline.progress import progress
-from sightline.spec import Result
+from sightline.spec import About, Result
 
 Fit = Callable[[Any, SuiteTask, dict[str, Dataset]], float]
 GROUPS = ("natural", "specialized", "structured")
@@ -127,6 +129,7 @@ def vtab(
         caption=f"{len(chosen)} tasks of 1,000 training images, "
         + ("frozen features, linear classifier." if fit is None else "by a function of the user's."),
         how={"model": described(model), "protocol": "800 / 200 / 1000", "fit": "linear" if fit is None else "given"},
+        about=About(models=(identify(model),), images="+".join(fingerprint(s["test"]) for s in splits.values())),
         suite=name,
         tasks=tuple(t.name for t in chosen),
         groups=tuple(t.group for t in chosen),
@@ -158,7 +161,12 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
 
 
 def beside_references(result: Vtab) -> list[dict[str, Any]]:
-    """One row per task, group and mean; for VTAB-1k with the paper's rows beside ours."""
+    """One row per task, group and mean; for VTAB-1k with the paper's rows beside ours.
+
+    >>> from dataclasses import replace
+    >>> sl.evals.beside_references(replace(sl.evals.vtab_references()[0], suite="scenes-vtab"))[0]["task"]
+    'caltech101'
+    """
     others = vtab_references() if result.suite == "vtab" else ()
     rows: list[dict[str, Any]] = []
     for i, task in enumerate(result.tasks):

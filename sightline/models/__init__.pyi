@@ -5,6 +5,10 @@ from .construct import resize as resize
 from .costs import Cost as Cost
 from .costs import attention_growth as attention_growth
 from .costs import cost as cost
+from .description import ModelDescription as ModelDescription
+from .description import ModelListing as ModelListing
+from .description import describe_model as describe_model
+from .description import list_models as list_models
 from .hybrid import Hybrid as Hybrid
 from .hybrid import HybridConfig as HybridConfig
 from .layers import attention as attention

@@ -70,7 +70,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
             saved_tensors_hooks(kept.pack, kept.unpack),
         ):
             functional_call(_Whole(model), {f"model.{k}": v for k, v in weights.items()}, (image,))
-    plan = getattr(model, "plan", None)
+    plan = getattr(model, "encoder_config", None)
     return Cost(
         size=(y, x),
         tokens=plan.tokens if plan is not None else None,

@@ -1,8 +1,12 @@
 """Images for looking at models: any source, each model's own preprocessing, batch by batch, with progress."""
 
+import hashlib
 import itertools
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import shuffled, word
-from sightline.data.images import normalize
+from sightline.data.draws import hash_key, permute
+from sightline.data.images import normalize, read_bytes
 from sightline.data.opening import model_batch
 from sightline.observe.model import ObservedModel
 from sightline.progress import progress
-from sightline.spec import ImageSpec
+from sightline.spec import About, ImageSpec
 
 Data = Any  # a Dataset, a batch of images, or an iterable of images, files, pairs (image, label) or batches
 
@@ -70,6 +74,18 @@ class ImageSource:
         have = len(self.data)
         return have if self.n is None else min(self.n, have)
 
+    def fingerprint(self, repeats: int = 1) -> str:
+        """Of the images that will be shown: the same for the same images, and empty for a one-way iterator."""
+        whole = fingerprint(self.data)
+        have = len(self.data) if hasattr(self.data, "__len__") else None
+        if not whole or self.n is None or (have is not None and self.n >= have):
+            return whole
+        return f"{whole}-n{self.n}-seed{self.seed}" + (f"-repeats{repeats}" if repeats > 1 else "")
+
+    def about(self, *observed: ObservedModel, repeats: int = 1) -> About:
+        """What a result on these images and models is about."""
+        return About(models=tuple(s.id for s in observed), images=self.fingerprint(repeats))
+
     def batches(self, observed: Sequence[ObservedModel], *, repeat: int = 0, what: str = "looking") -> Iterator[Batch]:
         """Batches of one pass, with a bar for what takes longer than two seconds."""
         source = self._dataset(observed, repeat) if isinstance(self.data, Dataset) else self._loose(observed, repeat)
@@ -87,7 +103,7 @@ class ImageSource:
         if len(d) == 0:
             raise ValueError(f"{d.name} is empty: there are no images to look at.")
         if self.shuffle or (self.n is not None and self.n < len(d)):
-            d = d.sample(min(self.n or len(d), len(d)), seed=word(self.seed, "look", repeat) >> 1)
+            d = d.sample(min(self.n or len(d), len(d)), seed=hash_key(self.seed, "look", repeat) >> 1)
         specs = [s.image for s in observed]
         each = {spec: d.batches(spec, batch=self.batch, device=None) for spec in specs}
         for made in zip(*each.values()):
@@ -103,15 +119,52 @@ class ImageSource:
 
     def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
         """Single images with labels or None, in the order of this pass."""
-        data, key = self.data, word(self.seed, "look", repeat)
+        data, key = self.data, hash_key(self.seed, "look", repeat)
         if isinstance(data, Tensor | np.ndarray) or (isinstance(data, Sequence) and _single(data)):
             total = len(data)
             mixed = self.shuffle or (self.n is not None and self.n < total)
-            order = shuffled(total, key, np.arange(total)) if mixed else np.arange(total)
+            order = permute(total, key, np.arange(total)) if mixed else np.arange(total)
             return (_pair(data[int(i)]) for i in order[: self.n])
         if repeat and self.one_way:
             raise ValueError("This iterator can be gone through only once: give a list or a Dataset for repeats.")
         return itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n)
+
+
+# fingerprints of the datasets that are in use, so that a series of analyses looks into the images once
+_known: ContextVar[dict[int, str]] = ContextVar("known fingerprints", default={})  # noqa: B039 (never changed in place)
+
+
+@contextmanager
+def known_fingerprint(data: Dataset) -> Iterator[str]:
+    """Compute the fingerprint of a dataset now, and no more while this is open; only in this thread."""
+    found = data.fingerprint()
+    token = _known.set({**_known.get(), id(data): found})
+    try:
+        yield found
+    finally:
+        _known.reset(token)
+
+
+def fingerprint(data: Data) -> str:
+    """Of images as they are given; empty where they cannot be looked at without using them up."""
+    if isinstance(data, Dataset):
+        return _known.get().get(id(data)) or data.fingerprint()
+    if not isinstance(data, Tensor | np.ndarray | Sequence):
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
+    for item in (data,) if isinstance(data, Tensor | np.ndarray) else data:
+        image = _pair(item)[0]
+        if isinstance(image, str | os.PathLike):
+            image = np.frombuffer(read_bytes(os.fspath(image)).data, np.uint8)
+        if isinstance(image, Tensor):
+            digest.update(str(image.dtype).encode())
+            image = image.detach().cpu().contiguous().view(torch.uint8) if image.ndim else image
+        array = np.asarray(image)
+        if array.dtype == object:
+            return ""
+        digest.update(repr((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 class Steps:

@@ -1,20 +1,18 @@
-"""A model made ready to be looked at: adopted if it is someone else's, in evaluation mode, its grid known."""
+"""A model under observation: adopted if it is another library's, its parts and its grid known."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.adopt import adopt
-from sightline.adoption.wrapper import AdoptedModel
-from sightline.models.bit import BiT
-from sightline.models.parts import Part, anatomy, block_outputs
-from sightline.models.vit import ViT
-from sightline.spec import ImageSpec
+from sightline.adoption.recognition import adopt
+from sightline.models.parts import Part, block_outputs
+from sightline.observe import identity
+from sightline.spec import ImageSpec, ModelId
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,15 +24,29 @@ class ObservedModel:
     parts: tuple[Part, ...]
     grid: tuple[int, int]
     prefix: int
-    pool: str  # "cls", "gap" or "map": what the head sees
+    pool: str  # "cls" or "gap": what the head reads
+    width: int = 0  # of the last tokens, or channels of the last map
+    given_name: str = ""
 
     @property
     def name(self) -> str:
         """What to call the model in a caption."""
-        inner = self.model.inner if isinstance(self.model, AdoptedModel) else self.model
-        c: Any = getattr(self.model, "encoder_config", getattr(self.model, "config", None))
-        size = "x".join(str(getattr(c, key)) for key in ("depth", "width") if getattr(c, key, None))
-        return f"{type(inner).__name__} {size}".strip()
+        return self.given_name or identity.type_and_size(self.model)
+
+    @property
+    def id(self) -> ModelId:
+        """Which model this is; its weights are read once."""
+        return replace(self._id, name=self.name)
+
+    @cached_property
+    def _id(self) -> ModelId:
+        return identity.identify(self.model, self.parts)
+
+    def renamed(self, name: str) -> "ObservedModel":
+        """The same observation under another display name."""
+        made = replace(self, given_name=name)
+        made.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_id"})
+        return made
 
     @property
     def patch(self) -> tuple[float, float]:
@@ -49,10 +61,7 @@ class ObservedModel:
     @property
     def attention_blocks(self) -> list[nn.Module]:
         """The modules within which each encoder block's attention happens; empty for a CNN."""
-        if isinstance(self.model, ViT):
-            return list(self.model.blocks)
-        found = getattr(self.model, "found", None)
-        return list(found.blocks) if found is not None else []
+        return identity.attention_blocks(self.model)
 
     @property
     def block_outputs(self) -> list[Part]:
@@ -60,10 +69,19 @@ class ObservedModel:
         return block_outputs(self.parts)
 
     @property
+    def own_pool(self) -> Literal["cls", "gap"]:
+        """How the model pools its last tokens: by its class token, or by a mean."""
+        return "cls" if self.pool == "cls" and self.prefix else "gap"
+
+    @property
+    def classes(self) -> int:
+        """How many classes the head tells apart; 0 without a head, 1 where it is not known."""
+        return int(getattr(getattr(self.model, "config", None), "classes", 1) or 0)
+
+    @property
     def place(self) -> tuple[torch.device, torch.dtype]:
         """Device and precision of the weights."""
-        first = next(iter(self.model.parameters()), None)
-        return (torch.device("cpu"), torch.float32) if first is None else (first.device, first.dtype)
+        return place(self.model)
 
     def blank(self) -> Tensor:
         """One gray image, as the model takes them."""
@@ -71,28 +89,42 @@ class ObservedModel:
         return torch.zeros(1, len(self.image.mean), *self.image.size, device=device, dtype=dtype)
 
 
-def observe(model: nn.Module | ObservedModel) -> ObservedModel:
-    """Any model of ours, adopted or to be adopted, as a subject."""
+Model = nn.Module | ObservedModel  # what an analysis takes: observed once and shared, or observed on the spot
+
+
+def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
+    """Any model of ours, adopted or to be adopted; one blank image tells its grid. An observation stays as it is.
+
+    `image` prepares the images otherwise than the model's own preprocessing: at another size it has another grid.
+    """
     if isinstance(model, ObservedModel):
-        return model
+        if image is None or image == model.image:
+            return model
+        return observe(model.model, image=image).renamed(model.given_name)
     if not isinstance(model, nn.Module):
         raise ValueError(f"A model is expected, from sl.build, sl.load or sl.adopt; got a {type(model).__name__}.")
-    if not isinstance(model, ViT | BiT | AdoptedModel) and not callable(getattr(model, "anatomy", None)):
-        model = adopt(model)
-    image: ImageSpec = model.image  # type: ignore[assignment]
-    parts = anatomy(model)
-    made = ObservedModel(model=model, image=image, parts=parts, grid=(1, 1), prefix=0, pool="gap")
+    ready = callable(getattr(model, "features", None)) and isinstance(getattr(model, "image", None), ImageSpec)
+    model = model if ready else adopt(model)
+    spec: ImageSpec = image or model.image  # type: ignore[assignment]
+    made = ObservedModel(model=model, image=spec, parts=identity.parts(model), grid=(1, 1), prefix=0, pool="gap")
     with evaluation_mode(made):
         out = model.features(made.blank())  # type: ignore[operator]
-    plan = getattr(model, "encoder_config", getattr(model, "config", None))
-    pool = getattr(plan, "pool", "cls" if out.prefix.shape[1] else "gap")
-    return ObservedModel(model=model, image=image, parts=parts, grid=out.grid, prefix=out.prefix.shape[1], pool=pool)
+    pool = getattr(identity.plan_of(model), "pool", "cls" if out.prefix.shape[1] else "gap")
+    return replace(made, grid=out.grid, prefix=out.prefix.shape[1], pool=pool, width=out.tokens.shape[-1])
+
+
+def place(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Device and precision of a model's weights; a model without any is at home on the CPU."""
+    first = next(iter(model.parameters()), None)
+    if first is None:
+        return torch.device("cpu"), torch.float32
+    return first.device, first.dtype if first.is_floating_point() else torch.float32
 
 
 @contextmanager
-def evaluation_mode(*observed: ObservedModel, gradients: bool = False) -> Iterator[None]:
+def evaluation_mode(*observed: Model, gradients: bool = False) -> Iterator[None]:
     """Evaluation mode for a while; inference mode too, unless gradients are wanted: then no weight collects any."""
-    models = list({id(s.model): s.model for s in observed}.values())
+    models = list(dict.fromkeys(s.model if isinstance(s, ObservedModel) else s for s in observed))
     training = [[(m, m.training) for m in model.modules()] for model in models]
     wanted = [(p, p.requires_grad) for model in models for p in model.parameters()] if gradients else []
     try:

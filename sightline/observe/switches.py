@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sightline.adoption.attention import Interception
 from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, pick
 from sightline.models.taps import first_tensor
 from sightline.models.vit import Block, ViT
@@ -93,28 +93,30 @@ def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) ->
         tap: nn.Module = block.attn.per_head  # type: ignore[assignment, union-attr]
         stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
         return
-    running: list[bool] = []  # someone else's: the fused result within this block
-    stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
-    stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
-    stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-    torch.backends.mha.set_fastpath_enabled(False)
-    fused = F.scaled_dot_product_attention
     hits: list[int] = []
+    running = _within(block, stack)
 
-    def stand_in(*args: Any, **kwargs: Any) -> Tensor:
-        out = fused(*args, **kwargs)
-        if running:
-            hits.append(1)
-        return _silent(out, head) if running else out
-
-    stack.callback(setattr, F, "scaled_dot_product_attention", fused)
-    F.scaled_dot_product_attention = stand_in
+    def fused(call: Any, *args: Any, **kwargs: Any) -> Tensor:
+        out = call(*args, **kwargs)
+        if not running:
+            return out
+        hits.append(1)
+        return _silent(out, head)
 
     def check(module: nn.Module, args: Any, output: Any) -> None:
         if not hits:
             raise ValueError(f"{s.name} writes its attention out, so that a head cannot be switched off from outside.")
 
+    stack.enter_context(Interception(fused))
     stack.callback(s.model.register_forward_hook(check).remove)
+
+
+def _within(block: nn.Module, stack: ExitStack) -> list[bool]:
+    """Not empty while the block runs."""
+    running: list[bool] = []
+    stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
+    stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
+    return running
 
 
 def _silent(out: Tensor, head: int) -> Tensor:

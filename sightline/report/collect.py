@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.spec import Result, from_json
-from sightline.training.run import Run
+from sightline.training.run.folder import Run
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
 MADE = "`sightline look MODEL DATA --out DIR` makes some"
@@ -41,7 +41,7 @@ def collect(results: Given) -> Collection:
     found = Collection()
     for name, item in _items(results):
         if isinstance(item, Result):
-            found.add(name or str(item.how.get("analysis") or type(item).__name__), item)
+            found.add(name or str(item.about.analysis or type(item).__name__), item)
         elif isinstance(item, str | Path):
             _path(Path(item), found)
         else:

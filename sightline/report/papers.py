@@ -22,7 +22,6 @@ from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.accuracy import Classification, TestSets
-from sightline.evals.dense import Correspondence
 from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
@@ -30,7 +29,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result
-from sightline.training.run import Curves
+from sightline.training.run.curves import Curves
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ TOPICS: dict[type[Result], Topic] = {
     MultiLabel: Topic("Several labels per image"),
     ReaL: Topic("Reassessed labels", f"{VIT}, table 2", "ViT-H/14 reaches 90.7 % on ReaL."),
     Retrieval: Topic("Retrieval"),
-    Correspondence: Topic("Tokens and input patches"),
     NeighborSimilarity: Topic("Neighboring patches"),
     InductiveBias: Topic("Built-in assumptions, measured"),
 }

@@ -20,7 +20,6 @@ from sightline.analysis.saliency.attribution import Attribution
 from sightline.analysis.similarity.cka import CKA
 from sightline.analysis.similarity.localization import Localization
 from sightline.evals.accuracy import Classification
-from sightline.evals.dense import Correspondence
 from sightline.spec import Result
 from sightline.views.style import models_of, nice_top
 
@@ -176,10 +175,6 @@ def _positions(r: PositionSimilarity) -> dict[str, Any]:
     return _tiles(r.tiles, grid, "cosine", "position embedding")
 
 
-def _correspondence(r: Correspondence) -> dict[str, Any]:
-    return _tiles(r.similarity.reshape(-1, *r.grid), r.grid, "CKA with the input patch", "output token")
-
-
 PAYLOADS: dict[type[Result], Callable[[Any], dict[str, Any] | None]] = {
     CKA: _cka,
     WhatIf: _what_if,
@@ -191,7 +186,6 @@ PAYLOADS: dict[type[Result], Callable[[Any], dict[str, Any] | None]] = {
     FeaturePCA: _film,
     Localization: _localization,
     PositionSimilarity: _positions,
-    Correspondence: _correspondence,
 }
 ALSO_DRAWN = (Classification, PositionSimilarity, ReceptiveField)  # the figure says more than the widget
 

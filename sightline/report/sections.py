@@ -38,17 +38,17 @@ class Group:
         """Those of the topic that this group, and not its neighbor of the same type, is about."""
         first = self.entries[0].result
         if isinstance(first, CKA):
-            pooled = first.how.get("analysis") == "cka-pooled"
+            pooled = first.about.analysis == "cka-pooled"
             return () if pooled else ("C3", "C4") if len(models_of(first)) == 2 else ("C1", "C2")
         if isinstance(first, ReceptiveField):
-            return ("C9",) if first.how.get("side") == "before" else ("C8",)
+            return ("C9",) if first.side == "before" else ("C8",)
         return self.topic.claims
 
     @property
     def paper(self) -> tuple[str, str]:
         """Where and what, unless the result is of a type that the paper uses for another question."""
         first = self.entries[0].result
-        other = isinstance(first, BlockSimilarity) and first.how.get("varied") != "data"
+        other = isinstance(first, BlockSimilarity) and first.varied != "data"
         return ("", "") if other else (self.topic.where, self.topic.found)
 
     @property
@@ -59,7 +59,7 @@ class Group:
 
 def variant(r: Result) -> str:
     """What tells apart two results of one type."""
-    kind, side, block = r.how.get("kind"), r.how.get("side"), r.how.get("block")
+    kind, side, block = r.how.get("kind"), getattr(r, "side", ""), r.how.get("block")
     if isinstance(kind, str):
         return f"rollout {kind}"
     if side == "before":
@@ -75,7 +75,7 @@ def variant(r: Result) -> str:
 
 def question(e: Entry) -> tuple[Any, ...]:
     """What groups results: type, analysis (without the side of a comparison), and about how many models it is."""
-    asked = str(e.result.how.get("analysis") or variant(e.result))
+    asked = str(e.result.about.analysis or variant(e.result))
     return type(e.result), re.sub(r"-[ab]$", "", asked), len(models_of(e.result))
 
 
@@ -86,7 +86,7 @@ def groups(entries: list[Entry]) -> list[Group]:
         found.setdefault(question(e), []).append(e)
     return sorted(
         (Group(tuple(v)) for v in found.values()),
-        key=lambda g: (place(g.entries[0].result), g.entries[0].result.how.get("side") == "before"),
+        key=lambda g: (place(g.entries[0].result), getattr(g.entries[0].result, "side", "") == "before"),
     )
 
 

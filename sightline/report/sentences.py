@@ -26,7 +26,6 @@ from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.accuracy import Classification, TestSets
-from sightline.evals.dense import Correspondence
 from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
@@ -34,7 +33,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result, legible
-from sightline.training.run import Curves
+from sightline.training.run.curves import Curves
 
 
 def sentence(r: Result) -> str:
@@ -276,14 +275,6 @@ def _vtab(r: Vtab) -> str:
     return f"Mean of {len(r.tasks)} tasks {100 * r.score:.1f} %: {groups}."
 
 
-def _correspondence(r: Correspondence) -> str:
-    s = r.summary()
-    return (
-        f"{percent(r.score)} of the tokens find their own patch (chance {percent(s['by chance'])}), "
-        f"{s['grid steps off, mean']:.1f} grid steps off on average."
-    )
-
-
 def _curves(r: Curves) -> str:
     steps = int(r.step[-1]) if len(r.step) else 0
     ends = [f"{name} {r.of(name)[1][0]:.3g} → {r.of(name)[1][-1]:.3g}" for name in r.names if len(r.of(name)[0]) > 1]
@@ -318,7 +309,6 @@ SENTENCES: dict[type[Result], Callable[[Any], str]] = {
     Classification: _classification,
     TestSets: _test_sets,
     Vtab: _vtab,
-    Correspondence: _correspondence,
     Curves: _curves,
     MultiLabel: lambda r: (
         f"Top-1 is among the labels of {percent(r.top1)} of {r.scored} images; mAP {r.mean_average_precision:.2f}."

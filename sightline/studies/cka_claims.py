@@ -89,7 +89,7 @@ def stage_blocks(e: Evidence) -> Iterator[Judged]:
 def across(e: Evidence) -> Iterator[tuple[Model, Model, CKA, NDArray, NDArray]]:
     """Heat maps of a ViT (rows) with a CNN (columns), turned if need be, of all layers; and their spreads."""
     for a, b, r in e.between(CKA):
-        if {a.kind, b.kind} != {"vit", "cnn"} or r.how.get("analysis") == "cka-pooled":
+        if {a.kind, b.kind} != {"vit", "cnn"} or r.about.analysis == "cka-pooled":
             continue
         s, d = r.similarity, spread(r)
         yield (a, b, r, s, d) if a.kind == "vit" else (b, a, r, s.T, d.T)

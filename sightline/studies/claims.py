@@ -174,7 +174,7 @@ CLAIMS = (
         f"{R}, figure 12",
         "With less data the lower blocks stay as they are, the upper ones change.",
         raghu_claims.data_scale,
-        'sl.analysis.block_similarity with how["varied"] = "data"',
+        'sl.analysis.block_similarity with varied="data"',
         3,
     ),
     Claim(

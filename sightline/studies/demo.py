@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.analysis.catalog import COMPARE, kind
+from sightline.analysis.catalog import COMPARE
 from sightline.analysis.inspection import compare, look
 from sightline.data.arrays import Arrays
 from sightline.data.datasets import Dataset
@@ -17,12 +17,12 @@ from sightline.evals.extraction import extract
 from sightline.evals.few_shot import fewshot
 from sightline.models.construct import Model, build
 from sightline.models.costs import cost
-from sightline.observe.model import observe
+from sightline.observe.identity import identify
 from sightline.spec import Result
-from sightline.training.laptop import laptop_bit, laptop_vit
 from sightline.training.loop import fit
 from sightline.training.recipe import Recipe
-from sightline.training.run import Run
+from sightline.training.recipes.laptop import laptop_bit, laptop_vit
+from sightline.training.run.folder import Run
 from sightline.weights.loading import load
 
 SIZE, HIGH, BATCH = 32, 48, 128
@@ -164,8 +164,7 @@ def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
     if path.exists():
         return Result.load(path)
     made = make()
-    about = [{"name": name, "kind": kind(observe(model)), "pool": getattr(getattr(model, "plan", None), "pool", "map")}]
-    made = replace(made, how={**made.how, "models": about})
+    made = replace(made, about=replace(made.about, models=(identify(model, name=name),)))
     made.save(path)
     return made
 

@@ -21,7 +21,7 @@ class Model:
     def get(self, kind: type[R], **how: object) -> R | None:
         """The last result of a type, computed in a certain way; later results replace earlier ones."""
         found = [r for r in self.results if isinstance(r, kind)]
-        found = [r for r in found if all(r.how.get(k) == v for k, v in how.items())]
+        found = [r for r in found if all(r.how.get(k, getattr(r, k, None)) == v for k, v in how.items())]
         return found[-1] if found else None
 
 
@@ -55,19 +55,12 @@ class Evidence:
 
 
 def gather(results: Iterable[Result]) -> Evidence:
-    """Sort results by `how["models"]`, which `sl.look` and `sl.compare` write; others belong to no known model."""
+    """Sort results by the models they are about; others belong to no known model."""
     every = tuple(results)
     models: dict[str, Model] = {}
     pairs = []
     for r in every:
-        told = r.how.get("models")
-        rows = [m for m in told if isinstance(m, dict)] if isinstance(told, list | tuple) else []
-        about = [
-            models.setdefault(
-                str(m.get("name")), Model(str(m.get("name")), str(m.get("kind", "")), str(m.get("pool", "")))
-            )
-            for m in rows
-        ]
+        about = [models.setdefault(m.fingerprint or m.name, Model(m.name, m.kind, m.pool)) for m in r.about.models]
         if len(about) == 1:
             about[0].results.append(r)
         elif len(about) == 2:

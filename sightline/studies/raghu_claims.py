@@ -227,9 +227,9 @@ def own_place_by_pool(e: Evidence) -> Iterator[Judged]:
 
 
 def data_scale(e: Evidence) -> Iterator[Judged]:
-    """Only of results that say that the data varied: `how["varied"] == "data"`."""
+    """Only of results that say that the data varied: `varied == "data"`."""
     for r in e.all(BlockSimilarity):
-        if r.how.get("varied") != "data":
+        if r.varied != "data":
             continue
         for name, row in zip(r.models, r.similarity):
             row = row[np.isfinite(row)]

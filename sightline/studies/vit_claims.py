@@ -98,22 +98,21 @@ def filters(e: Evidence) -> Iterator[Judged]:
 
 def object_focus(e: Evidence) -> Iterator[Judged]:
     for r in e.all(ObjectMass):
-        names = tuple(str(m["name"]) for m in r.how.get("models") or ())
+        names = r.about.names
         yield names, [mean_of("mass on the object minus its area", r.mass - r.area, "images")], 1, ""
 
 
 def rollout_focus(e: Evidence) -> Iterator[Judged]:
     yield from object_focus(e)
     for r in e.all(ObjectFocus):
-        names = tuple(str(m["name"]) for m in r.how.get("models") or ())
+        names = r.about.names
         if "rollout" in r.methods:
             more = (r.mass - r.area)[r.methods.index("rollout")]
             yield names, [mean_of("rollout: mass on the object minus its area", more, "images")], 1, ""
 
 
 def _names(r: FewShot | Episodes) -> tuple[str, ...]:
-    told = r.how.get("models") or ()
-    return tuple(str(m["name"]) for m in told) or (str(r.how.get("model", "")),)
+    return r.about.names or (str(r.how.get("model", "")),)
 
 
 def shots(e: Evidence) -> Iterator[Judged]:

@@ -1,4 +1,4 @@
-"""Recipes, and what runs them."""
+"""Training: recipes, the loop, and run folders."""
 
 import lazy_loader as lazy
 

@@ -1,7 +1,5 @@
-"""How a run ends before its end: a signal, a loss that is no number, a process that vanished."""
+"""Runs that end early: a loss that is not finite, memory that runs out, a process that is lost."""
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,18 +9,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sightline.training.checkpoint import facts_of
-from sightline.training.parallel import World
-from sightline.training.run import Run
-from sightline.training.train_state import Learned, TrainState
+from sightline.training.parallel import ProcessGroup
+from sightline.training.run.checkpoint import read_facts
+from sightline.training.run.folder import Run
+from sightline.training.train_state import StepResult, TrainState
 
-FARTHEST = 2.0**24  # float32 knows whole numbers up to here
-MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # words of torch's allocators
-CONTACT = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words of an exchange that broke
+LARGEST_LOSS = 2.0**24  # float32 represents every integer up to here
+MEMORY_ERRORS = ("can't allocate memory", "not enough memory", "out of memory")  # messages of torch's allocators
+NETWORK_ERRORS = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words in a failed exchange
 
 
 class Stopped(KeyboardInterrupt):
-    """Training was asked to stop, finished its step and saved everything. The message says how to go on.
+    """Training was asked to stop, finished its step and saved everything. The message says how to resume.
 
     >>> issubclass(sl.training.Stopped, KeyboardInterrupt)
     True
@@ -30,7 +28,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Diverged(ValueError):  # noqa: N818
-    """The loss or a gradient is no longer a number. The message names the step, the place and the last good state.
+    """The loss or a gradient is not finite. The message names the step, the place and the last good state.
 
     >>> issubclass(sl.training.Diverged, ValueError)
     True
@@ -38,57 +36,35 @@ class Diverged(ValueError):  # noqa: N818
 
 
 @contextmanager
-def listening() -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT set the event instead of killing; a second one does what it always did."""
-    heard = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be caught
-        yield heard
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def hear(number: int, _: Any) -> None:
-        heard.set()
-        signal.signal(number, before[number])  # type: ignore[index]
-
-    for number in before:
-        signal.signal(number, hear)
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def lost(world: World, out: str | Path) -> Iterator[None]:
-    """Among many processes, one that dies breaks the others' next exchange: say so, in words."""
+def explain_lost_process(processes: ProcessGroup, out: str | Path) -> Iterator[None]:
+    """If a process dies, the next exchange of the others fails: turn that error into one sentence."""
     try:
         yield
     except RuntimeError as error:
-        cut_off = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in CONTACT)
-        if world.size == 1 or not cut_off:
+        network = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in NETWORK_ERRORS)
+        if processes.size == 1 or not network:
             raise
         raise ConnectionError(
-            f"Rank {world.rank} of {world.size} lost contact with another process, which probably died "
-            f"({first_line(error)}); start the job again with the same command: it goes on from "
+            f"Rank {processes.rank} of {processes.size} lost contact with another process, which probably died "
+            f"({first_line(error)}); start the job again with the same command: it resumes from "
             f"the last checkpoint in {out}."
         ) from error
 
 
 @contextmanager
-def exhausted(state: TrainState, run: Run) -> Iterator[None]:
-    """An allocation that failed, in words: what was free before the first step may since have been taken."""
+def explain_out_of_memory(state: TrainState, run: Run) -> Iterator[None]:
+    """Turn a failed allocation into one sentence: memory that was free before the first step may have been taken."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(words in str(error) for words in MEMORY):
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in MEMORY_ERRORS):
             raise
-        micro = state.recipe.micro or state.recipe.batch // state.world.size
+        micro = state.recipe.micro or state.recipe.batch // state.processes.size
         smaller = f"--set micro={micro // 2}" if micro > 1 else "a smaller --set batch, --size or model"
-        again = "; the run goes on from its last checkpoint" if facts_of(run.state) else ""
+        resume = "; the run resumes from its last checkpoint" if read_facts(run.state) else ""
         raise ValueError(
-            f"Memory ran out in passes of {micro:,} images ({first_line(error)}): end other programs, or give {smaller}"
-            f"{again}."
+            f"Out of memory in passes of {micro:,} images ({first_line(error)}): close other programs, or give "
+            f"{smaller}{resume}."
         ) from error
 
 
@@ -96,49 +72,55 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
-def blame(learned: Learned, state: TrainState, images: Tensor, labels: Tensor, *, step: int, run: Run) -> None:
-    """Stop at a loss or gradient that is no number, in any process, and name the first place where one appears."""
-    gradient_ok = learned.gradient is None or bool(torch.isfinite(learned.gradient))
-    if state.device.type != "cpu" and learned.gradient is None:
-        return  # asking an accelerator at every step would stall it: the watched steps ask
-    loss_ok = bool(torch.isfinite(learned.loss))
-    if not state.world.any(not (gradient_ok and loss_ok)):
+def check_finite(result: StepResult, state: TrainState, images: Tensor, *, step: int, run: Run) -> None:
+    """Stop if the loss or gradient of any process is not finite, and name the first place where it appears."""
+    gradient_ok = result.gradient_norm is None or bool(torch.isfinite(result.gradient_norm))
+    if state.device.type != "cpu" and result.gradient_norm is None:
+        return  # asking an accelerator at every step would stall it: only steps with norms are checked
+    loss_ok = bool(torch.isfinite(result.loss))
+    if not state.processes.any(not (gradient_ok and loss_ok)):
         return
-    what = f"the gradient's norm is {learned.gradient}" if loss_ok else f"the loss is {learned.loss.item()}"
+    what = f"the gradient norm is {result.gradient_norm}" if loss_ok else f"the loss is {result.loss.item()}"
     if gradient_ok and loss_ok:
-        what = "another process's loss is no finite number"
-    raise diverged(what, state, images, step=step, run=run)
+        what = "the loss of another process is not finite"
+    raise divergence(what, state, images, step=step, run=run)
 
 
-def trust(state: TrainState, images: Tensor, labels: Tensor, *, step: int, run: Run) -> None:
-    """Before weights are kept: this step may have thrown them so far that the next loss is no number, or one of which
-    float32 cannot tell the units. What is on disk must be good to go on from."""
+def check_weights(state: TrainState, images: Tensor, labels: Tensor, *, step: int, run: Run) -> None:
+    """Before weights are saved: stop if this step made them so large that the next loss is not finite, or beyond the
+    precision of float32. What is on disk must be good to resume from."""
     loss = state.loss(images, labels, step=step)
-    if state.world.any(not float(loss) <= FARTHEST):
-        raise diverged(
-            f"the weights were thrown so far that the loss is {loss.item()}", state, images, step=step, run=run
-        )
+    if state.processes.any(not float(loss) <= LARGEST_LOSS):
+        raise divergence(f"the updated weights give a loss of {loss.item()}", state, images, step=step, run=run)
 
 
-def diverged(what: str, state: TrainState, images: Tensor, *, step: int, run: Run) -> Diverged:
-    """The error, and a line in the log."""
-    place, kept = culprit(state, images), facts_of(run.state)
-    good = (
-        f"the last good state is that of step {kept['step']:,} in {run.state}" if kept else "there is no checkpoint yet"
-    )
-    if state.world.first:
+def divergence(what: str, state: TrainState, images: Tensor, *, step: int, run: Run) -> Diverged:
+    """The error, which is also logged."""
+    place, saved = find_nonfinite(state, images), read_facts(run.state)
+    good = f"the last good state is from step {saved['step']:,} in {run.state}" if saved else "no checkpoint exists yet"
+    if state.processes.first:
         run.log({"step": step, "event": f"diverged: {what}, {place}"})
     return Diverged(f"At step {step:,} {what}; {place}; {good}. A lower lr, a longer warm-up or clip=1 may help.")
 
 
 @torch.no_grad()
-def culprit(state: TrainState, images: Tensor) -> str:
-    """Where the first value that is no number stands: in a parameter, in a module's output, in a gradient."""
+def find_nonfinite(state: TrainState, images: Tensor) -> str:
+    """The first place with a value that is not finite: a parameter, the output of a module, or a gradient."""
     for name, p in state.params.items():
         if not torch.isfinite(p).all():
             return f"first seen in the parameter {name}"
     if not torch.isfinite(images).all():
         return "first seen in the images"
+    if name := _first_nonfinite_output(state, images):
+        return f"first seen in the output of {name}"
+    for name, p in state.params.items():
+        if p.grad is not None and not torch.isfinite(p.grad).all():
+            return f"first seen in the gradient of {name}"
+    return "first seen in the loss itself"
+
+
+def _first_nonfinite_output(state: TrainState, images: Tensor) -> str:
+    """Path of the first module whose output is not finite, or an empty string."""
     seen: list[str] = []
 
     def watch(name: str) -> Any:
@@ -148,17 +130,12 @@ def culprit(state: TrainState, images: Tensor) -> str:
 
         return hook
 
-    parts = [(name, m) for name, m in state.model.named_modules() if name]
-    handles = [m.register_forward_hook(watch(name)) for name, m in parts]
+    modules = [(name, m) for name, m in state.model.named_modules() if name]
+    handles = [m.register_forward_hook(watch(name)) for name, m in modules]
     try:
         for part in images.split(state.recipe.micro or len(images)):
             state.model(part)
     finally:
         for handle in handles:
             handle.remove()
-    if seen:
-        return f"first seen behind {seen[0]}"
-    for name, p in state.params.items():
-        if p.grad is not None and not torch.isfinite(p.grad).all():
-            return f"first seen in the gradient of {name}"
-    return "first seen in the loss itself"
+    return seen[0] if seen else ""

@@ -1,9 +1,9 @@
-"""The loop. `fit` prepares a run, `loop` is all of training: read it from top to bottom."""
+"""The training loop: `fit` prepares a run, `loop` is all of training."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,29 @@ from sightline.models.bit import BiT
 from sightline.models.checks import pair
 from sightline.models.construct import Model, build, resize
 from sightline.models.vit import ViT
-from sightline.training import preflight
-from sightline.training.checkpoint import facts_of
-from sightline.training.failures import Stopped, blame, exhausted, listening, lost, trust
+from sightline.training.failures import (
+    Stopped,
+    check_finite,
+    check_weights,
+    explain_lost_process,
+    explain_out_of_memory,
+)
 from sightline.training.meter import Meter, ProgressPrinter
-from sightline.training.parallel import Kind, World, joined, whole
-from sightline.training.preflight import Plan
+from sightline.training.optimization.schedule import learning_rate
+from sightline.training.parallel import ProcessGroup, Strategy, full_tensor, join_processes
+from sightline.training.preflight.checks import check_disk, check_run
+from sightline.training.preflight.measure import fit_to_memory, measure_speed
+from sightline.training.preflight.plan import Plan
 from sightline.training.recipe import Recipe
-from sightline.training.run import BEST, LAST, Run, fingerprint, identity, surroundings
-from sightline.training.schedule import rate
-from sightline.training.train_state import TrainState, become
-from sightline.training.validate import validate
+from sightline.training.run.checkpoint import read_facts
+from sightline.training.run.folder import BEST, LAST, Run
+from sightline.training.run.identity import environment, fingerprint, identity
+from sightline.training.system import catch_stop_signals
+from sightline.training.train_state import TrainState, overwrite_model
+from sightline.training.validation import validate
 
-Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # every so many steps, a function of the model
-MINUTES = 10  # between two checkpoints at most, where the recipe does not say
+Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # interval in steps, function of the model
+MINUTES = 10  # between two checkpoints, unless the recipe sets save_every
 
 
 def fit(
@@ -40,15 +49,14 @@ def fit(
     out: str | Path = "runs/x",
     evals: Sequence[Evaluator] = (),
     workers: int = 0,
-    parallel: Kind = "ddp",
+    parallel: Strategy = "ddp",
 ) -> Run:
-    """Train a model, in place, by a recipe; everything about the run ends up in the folder `out`.
+    """Train a model in place by a recipe; everything about the run is written to the folder `out`.
 
-    If the folder holds this very run it is gone on with, from the last checkpoint, to the same bytes as if it had never
-    stopped; if it holds another one, nothing is touched. `val` is measured now and then, the best weights are kept;
-    `evals` are pairs (every so many steps, model -> numbers) such as `sl.evals.fewshot_evaluator`. Under torchrun the
-    batch
-    is shared by all processes, each with the whole model ("ddp") or a part of it ("fsdp").
+    If the folder contains the same run, training resumes from the last checkpoint, bit-identical to a run that never
+    stopped; if it contains another run, nothing is changed. `val` is evaluated at intervals, and the best weights are
+    kept; `evals` are pairs (interval in steps, model -> numbers) such as `sl.evals.fewshot_evaluator`. Under torchrun
+    the batch is split over all processes, each with the whole model ("ddp") or a part of it ("fsdp").
 
     >>> import tempfile
     >>> train, val = sl.dataset("scenes/shape", num=64, size=16).split(0.5)
@@ -58,49 +66,51 @@ def fit(
     >>> run.finished, [row["step"] for row in run.rows() if "lr" in row]
     (True, [2, 4])
     """
-    check_given(model, train, recipe, val=val, workers=workers)
-    run, world = Run(out), joined(parallel)
-    with torch.random.fork_rng(), lost(world, out):
-        plan = preflight.check(model, train, recipe, val=val, evals=evals, world=world)
-        held = fingerprint(model)
-        at_size(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
-        about = described(model, train, recipe, val)
-        if already(run, about, model, held=held):
+    check_arguments(model, train, recipe, val=val, workers=workers)
+    run, processes = Run(out), join_processes(parallel)
+    with torch.random.fork_rng(), explain_lost_process(processes, out):
+        plan = check_run(model, train, recipe, val=val, evals=evals, processes=processes)
+        weights = fingerprint(model)
+        resize_model(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
+        about = describe_run(model, train, recipe, val)
+        if load_finished(run, about, model, weights=weights):
             return run
         job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
-        state = TrainState(model, recipe, world, fresh=facts_of(run.state) is None)
+        state = TrainState(model, recipe, processes, fresh=read_facts(run.state) is None)
         if recipe.task == "classify":
             model.class_names = tuple(train.classes)  # type: ignore[assignment]
             model.probability = recipe.loss  # type: ignore[assignment]
         try:
-            with exhausted(state, run), run.held() if world.first else nullcontext():
-                loop(*opened(job, about, state))
-        finally:  # also after a stop or a divergence: the caller's model is whole again
+            with explain_out_of_memory(state, run), run.lock() if processes.first else nullcontext():
+                loop(*prepare(job, about, state))
+        finally:  # also after a stop or a divergence
             state.release()
     return run
 
 
-def check_given(model: Any, train: Any, recipe: Any, *, val: Any, workers: int) -> None:
-    """Refuse what is of the wrong kind, in words."""
+def check_arguments(model: Any, train: Any, recipe: Any, *, val: Any, workers: int) -> None:
+    """Refuse arguments of the wrong type, in words."""
     if not isinstance(model, ViT | BiT):
         raise ValueError(
-            f"fit trains models of Sightline; got a {type(model).__name__}: convert its weights with sl.load."
+            f"fit trains Sightline's models; got a {type(model).__name__}: convert its weights with sl.load."
         )
     if not (isinstance(recipe, Recipe) and isinstance(train, Dataset) and isinstance(val, Dataset | None)):
         raise ValueError(
-            "fit(model, data, recipe) takes a dataset (sl.dataset, sl.Folder) and a recipe that was called, such as "
+            "fit(model, data, recipe) takes a dataset (sl.dataset, sl.Folder) and a recipe, such as "
             f"sl.recipes.laptop_vit(); got a {type(train).__name__} and a {type(recipe).__name__}, "
             f"val={type(val).__name__}."
         )
     if odd := [f"{p.dtype} on {p.device}" for p in model.parameters() if p.is_meta or p.dtype != torch.float32]:
-        raise ValueError(f"fit trains float32 models in memory; got {odd[0]}: model.float(), or build without device=.")
+        raise ValueError(
+            f"fit trains float32 models in memory; got {odd[0]}: call model.float(), or build without device=."
+        )
     if workers < 0:
         raise ValueError(f"workers={workers}: expected 0 (this process prepares the images) or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What stays the same during a run, beside the trainee."""
+    """What stays the same during a run."""
 
     run: Run
     plan: Plan
@@ -112,55 +122,58 @@ class Job:
 
 def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
     """Every step of a run, from the one that `facts` says to the last."""
-    run, plan, recipe, world = job.run, job.plan, state.recipe, state.world
+    run, plan, recipe, processes = job.run, job.plan, state.recipe, state.processes
     step, best, stale, over = facts["step"], facts["best"], facts["stale"], facts["over"]
     bad: dict[str, str] = {}
-    meter, printer, saved = Meter(state.device), ProgressPrinter(plan.steps, quiet=not world.first), time.monotonic()
-    for line in plan.measured() if step == 0 else (f"going on at step {step:,} of {plan.steps:,}",):
-        printer.say(line)
-    with listening() as heard, printer.watching(step), noting(run, recipe, world) as note:
-        for images, labels in feed(job, state, start=plan.steps if over else step, bad=bad):
-            meter.got_data()
-            now = rate(recipe, step, steps=plan.steps, warmup=plan.warmup)
-            watch = (step + 1) % recipe.log_every == 0 or step + 1 == plan.steps
-            learned = state.learn(images, labels, step=step, rate=now, watch=watch)
+    meter, saved = Meter(state.device), time.monotonic()
+    printer = ProgressPrinter(plan.steps, quiet=not processes.first)
+    for line in plan.describe_speed() if step == 0 else (f"resuming at step {step:,} of {plan.steps:,}",):
+        printer.print(line)
+    with catch_stop_signals() as stop_signal, printer.show(step), open_log(run, recipe, processes) as log:
+        for images, labels in training_batches(job, state, start=plan.steps if over else step, bad=bad):
+            meter.data_arrived()
+            rate = learning_rate(recipe, step, steps=plan.steps, warmup=plan.warmup)
+            logged = (step + 1) % recipe.log_every == 0 or step + 1 == plan.steps
+            result = state.train_step(images, labels, step=step, rate=rate, with_norms=logged)
             step += 1
-            blame(learned, state, images, labels, step=step, run=run)
-            meter.learned(learned.loss, len(images))
-            row = meter.line(learned, now, world) if watch else {}
+            check_finite(result, state, images, step=step, run=run)
+            meter.step_done(result.loss, len(images))
+            row = meter.row(result, rate, processes) if logged else {}
             if job.val is not None and (step % plan.eval_every == 0 or step == plan.steps):
                 row |= validate(state, job.val, workers=job.workers)
                 score = row.get("val/accuracy", -row["val/loss"])
                 if best is None or score > best["score"]:
-                    trust(state, images, labels, step=step, run=run)
+                    check_weights(state, images, labels, step=step, run=run)
                     best, stale = {"score": score, "step": step}, 0
-                    keep(run, state, BEST)
+                    save_weights(run, state, BEST)
                 else:
                     stale += 1
-            row |= measured(state, job.evals, step=step, last=step == plan.steps)
+            row |= run_evaluators(state, job.evals, step=step, last=step == plan.steps)
             if row:
-                note(step, row)
-                printer.numbers(step, row)
-            printer.stepped(step)
+                log(step, row)
+                printer.print_row(step, row)
+            printer.update(step)
             over = step == plan.steps or (recipe.patience is not None and stale >= recipe.patience)
-            stop = world.any(heard.is_set())
+            stop = processes.any(stop_signal.is_set())
             late = recipe.save_every is None and time.monotonic() - saved > 60 * MINUTES
-            if over or stop or step % plan.save_every == 0 or world.any(late):
-                trust(state, images, labels, step=step, run=run)
-                keep(run, state, LAST)
-                state.keep(run.state, {"step": step, "best": best, "stale": stale, "over": over})
+            if over or stop or step % plan.save_every == 0 or processes.any(late):
+                check_weights(state, images, labels, step=step, run=run)
+                save_weights(run, state, LAST)
+                state.save(run.state, {"step": step, "best": best, "stale": stale, "over": over})
                 saved = time.monotonic()
             if over or stop:
                 break
-            meter.waits()
+            meter.wait_for_data()
     if not over:
-        raise Stopped(f"stopped at step {step:,} of {plan.steps:,}, all saved in {run.folder}; run it again to go on")
+        raise Stopped(f"stopped at step {step:,} of {plan.steps:,}, saved in {run.folder}; run it again to resume")
     finish(run, state, step=step, best=best, bad=bad)
 
 
-def feed(job: Job, state: TrainState, *, start: int, bad: dict[str, str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of every step from `start` on: (seed, epoch, number) decide them, at the size of their stage."""
-    recipe, plan, world = state.recipe, job.plan, state.world
+def training_batches(
+    job: Job, state: TrainState, *, start: int, bad: dict[str, str]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of every step from `start` on, keyed by (seed, epoch, number), at the image size of their stage."""
+    recipe, plan, processes = state.recipe, job.plan, state.processes
     step = start
     while step < plan.steps:
         epoch, first = divmod(step, plan.epoch_steps)
@@ -173,8 +186,8 @@ def feed(job: Job, state: TrainState, *, start: int, bad: dict[str, str]) -> Ite
             epoch=epoch,
             start=first,
             workers=job.workers,
-            rank=world.rank,
-            world=world.size,
+            rank=processes.rank,
+            world=processes.size,
             device=state.device,
             bad=bad,
         )
@@ -185,131 +198,134 @@ def feed(job: Job, state: TrainState, *, start: int, bad: dict[str, str]) -> Ite
                 break
 
 
-def measured(state: TrainState, evals: Sequence[Evaluator], *, step: int, last: bool) -> dict[str, float]:
-    """What the evaluators say that are due."""
-    found: dict[str, float] = {}
+def run_evaluators(state: TrainState, evals: Sequence[Evaluator], *, step: int, last: bool) -> dict[str, float]:
+    """The numbers of all evaluators that are due at this step."""
+    numbers: dict[str, float] = {}
     for every, evaluate in evals:
         if last or step % every == 0:
-            with state.averaged() as model:
-                found |= evaluate(model) or {}
-    return found
+            with state.evaluation_model() as model:
+                numbers |= evaluate(model) or {}
+    return numbers
 
 
-def keep(run: Run, state: TrainState, name: str, *, probes: bool = False) -> None:
-    """Write the model as it should be used, by the first process; model.safetensors becomes the last, or the best where
-    a run stops when it gets no better."""
-    with state.averaged() as model:
-        if state.world.sharded:
-            values = {n: whole(t).detach().cpu() for n, t in model.state_dict().items()}
-            if state.world.first:
-                held = build(model.config, device="cpu")
-                held.load_state_dict(values)
-                held.image = model.image
-                held.class_names = getattr(model, "class_names", None)  # type: ignore[assignment]
-                held.probability = getattr(model, "probability", None) or "softmax"  # type: ignore[assignment]
-                model = held
-        if state.world.first:
-            run.keep(model, name, probes=probes)
+def save_weights(run: Run, state: TrainState, name: str, *, probes: bool = False) -> None:
+    """Write the model from the first process. model.safetensors is the last one; with `patience`, the best one."""
+    with state.evaluation_model() as model:
+        if state.processes.sharded:
+            values = {n: full_tensor(t).detach().cpu() for n, t in model.state_dict().items()}
+            if state.processes.first:
+                gathered = build(model.config, device="cpu")
+                gathered.load_state_dict(values)
+                gathered.image = model.image
+                gathered.class_names = getattr(model, "class_names", None)  # type: ignore[assignment]
+                gathered.probability = getattr(model, "probability", None) or "softmax"  # type: ignore[assignment]
+                model = gathered
+        if state.processes.first:
+            run.save_weights(model, name, probes=probes)
             if name == (BEST if state.recipe.patience is not None else LAST):
-                run.point(name)
-    state.world.wait()
+                run.link_model(name)
+    state.processes.barrier()
 
 
-def at_size(model: Model, size: int | None) -> None:
-    """The model at the size that the recipe asks for: position embeddings are resampled (R47, R48)."""
+def resize_model(model: Model, size: int | None) -> None:
+    """Resize the model in place for the recipe's image size: position embeddings are resampled."""
     if size is not None and pair(size) != pair(model.config.size):
-        become(model, resize(model, size))
+        overwrite_model(model, resize(model, size))
 
 
-def described(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
-    """run.json, as far as it is known before the first step."""
+def describe_run(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
+    """The part of run.json that is known before the first step."""
     sizes = {"train": len(train), "val": None if val is None else len(val), "classes": len(train.classes)}
-    about = {"name": recipe.name, "data": {"name": train.name, **sizes}, "seed": recipe.seed, **surroundings()}
+    about = {"name": recipe.name, "data": {"name": train.name, **sizes}, "seed": recipe.seed, **environment()}
     return {**about, "begun": time.strftime("%Y-%m-%d %H:%M:%S"), "identity": identity(model, train, recipe, val)}
 
 
-def already(run: Run, about: dict[str, Any], model: Model, *, held: str) -> bool:
-    """Whether the folder holds this run, complete; the model then becomes what came out of it."""
-    here = about["identity"]
+def load_finished(run: Run, about: dict[str, Any], model: Model, *, weights: str) -> bool:
+    """Whether the folder contains this run and it is complete; the model then becomes the trained one.
+
+    `weights` is the fingerprint of the model before it was resized.
+    """
+    this = about["identity"]
     if (run.path / "run.json").exists():
-        there, weights = run.about, here["model"]["weights"]
-        left = (there.get("ended") or facts_of(run.state) or {}).get("weights")
-        if left in (weights, held):  # the same cell of a notebook again: the model was trained in place
-            weights = there["identity"]["model"]["weights"]
-        here = {**here, "model": {**here["model"], "weights": weights}}
-    run.check(here)
+        saved, start = run.about, this["model"]["weights"]
+        latest = (saved.get("ended") or read_facts(run.state) or {}).get("weights")
+        if latest in (start, weights):  # a notebook cell was run again: the model was already trained in place
+            start = saved["identity"]["model"]["weights"]
+        this = {**this, "model": {**this["model"], "weights": start}}
+    run.check_identity(this)
     if not (run.path / "run.json").exists() or not run.finished:
         return False
-    become(model, run.model.to(next(model.parameters()).device))
+    overwrite_model(model, run.model.to(next(model.parameters()).device))
     return True
 
 
-def opened(job: Job, about: dict[str, Any], state: TrainState) -> tuple[Job, TrainState, dict[str, Any]]:
-    """The folder taken, or taken up again; the trainee at the step where it was left."""
-    fresh, world = not (job.run.path / "run.json").exists(), state.world
-    plan, kept = job.plan, {} if fresh else job.run.about
+def prepare(job: Job, about: dict[str, Any], state: TrainState) -> tuple[Job, TrainState, dict[str, Any]]:
+    """Measure and write the plan of a new run, or restore the state of a run to resume."""
+    fresh, processes = not (job.run.path / "run.json").exists(), state.processes
+    plan, record = job.plan, {} if fresh else job.run.about
     if fresh:
-        plan = preflight.sized(state, plan, workers=job.workers)
-        for line in plan.lines():  # before a step takes its memory and its time
-            ProgressPrinter(plan.steps, quiet=not world.first).say(line)
-    else:  # passes as they were: how a batch is split decides the last bits of a sum
-        plan = plan.with_micro(state.recipe.micro or kept["plan"].get("micro"), world)
+        plan = fit_to_memory(state, plan, workers=job.workers)
+        for line in plan.describe():  # before a trial pass takes its memory and its time
+            ProgressPrinter(plan.steps, quiet=not processes.first).print(line)
+    else:  # the same passes as before: how a batch is split decides the last bits of a sum
+        plan = plan.with_micro(state.recipe.micro or record["plan"].get("micro"), processes)
     state.recipe = replace(state.recipe, micro=plan.micro)
     if fresh:
-        plan = preflight.trial(state, job.train, plan, workers=job.workers)
-        preflight.check_disk(job.run.path, plan, state.model)
-        kept = {**about, "plan": preflight.facts(plan)}
+        plan = measure_speed(state, job.train, plan, workers=job.workers)
+        check_disk(job.run.path, plan, state.model)
+        record = {**about, "plan": asdict(plan)}
     job = replace(job, plan=plan)
-    world.wait()
-    if world.first and (fresh or kept["plan"].get("micro") != plan.micro):
-        job.run.write({**kept, "plan": {**kept["plan"], "micro": plan.micro, "passes": plan.passes}})
-    world.wait()
+    processes.barrier()
+    if processes.first and (fresh or record["plan"].get("micro") != plan.micro):
+        job.run.write_record({**record, "plan": {**record["plan"], "micro": plan.micro, "passes": plan.passes}})
+    processes.barrier()
     facts = state.restore(job.run.state) or {"step": 0, "best": None, "stale": 0, "over": False}
-    if state.world.first:
-        job.run.cut(facts["step"])
+    if state.processes.first:
+        job.run.truncate_log(facts["step"])
     return job, state, facts
 
 
 def finish(run: Run, state: TrainState, *, step: int, best: dict[str, Any] | None, bad: dict[str, str]) -> None:
-    """The last weights once more with their proof inside, and the end of run.json; the model leaves as it is kept."""
-    keep(run, state, LAST, probes=True)
-    with state.averaged() as model:
+    """Save the last weights with probes for verification, complete run.json, and leave the saved weights in the
+    model."""
+    save_weights(run, state, LAST, probes=True)
+    with state.evaluation_model() as model:
         if state.average is not None:
             values = {n: p.detach().clone() for n, p in model.named_parameters()}
     if state.average is not None:
         with torch.no_grad():
             for name, p in state.model.named_parameters():
                 p.copy_(values[name])
-    state.world.wait()
-    if state.recipe.patience is not None and not state.world.sharded:  # the best, not the last
-        become(state.model, run.model.to(state.device))
-    if state.world.first:
+    state.processes.barrier()
+    if state.recipe.patience is not None and not state.processes.sharded:  # the best, not the last
+        overwrite_model(state.model, run.model.to(state.device))
+    if state.processes.first:
         out = run.model
         ended = {"step": step, "best": best, "bad images": bad, "weights": fingerprint(out)}
-        run.write({**run.about, "ended": {**ended, "at": time.strftime("%Y-%m-%d %H:%M:%S")}})
-    state.world.wait()
+        run.write_record({**run.about, "ended": {**ended, "at": time.strftime("%Y-%m-%d %H:%M:%S")}})
+    state.processes.barrier()
 
 
 @contextmanager
-def noting(run: Run, recipe: Recipe, world: World) -> Iterator[Callable[[int, dict[str, Any]], None]]:
-    """A function that logs a row: to log.jsonl, and to TensorBoard where the recipe wants it; first rank only."""
+def open_log(run: Run, recipe: Recipe, processes: ProcessGroup) -> Iterator[Callable[[int, dict[str, Any]], None]]:
+    """A function that logs a row to log.jsonl, and to TensorBoard if the recipe asks for it; first rank only."""
     writer = None
-    if recipe.tensorboard and world.first:
+    if recipe.tensorboard and processes.first:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("tensorboard=true needs a package: pip install 'sightline[tensorboard]'.") from None
         writer = SummaryWriter(str(run.path / "tensorboard"))
 
-    def note(step: int, row: dict[str, Any]) -> None:
-        if world.first:
+    def log(step: int, row: dict[str, Any]) -> None:
+        if processes.first:
             run.log({"step": step, **row})
         if writer is not None:
             for name, value in row.items():
                 writer.add_scalar(name, float(value), step)
 
     try:
-        yield note
+        yield log
     finally:
         if writer is not None:
             writer.close()

@@ -1,18 +1,20 @@
-"""What people see of a run while it goes on: a bar with the time left, or plain lines; and the numbers of each line."""
+"""What a run shows while it trains: the numbers of each log line, and how far it is."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
-from sightline.training.parallel import World
-from sightline.training.train_state import Learned
+from sightline.progress import ProgressBar
+from sightline.training import system
+from sightline.training.parallel import ProcessGroup
+from sightline.training.train_state import StepResult
+
+SHOWN, HIDDEN = ("lr",), ("norm/gradient", "norm/parameter", "norm/update")
+SECONDS = 5  # between two lines in a log, at least
 
 
 class Meter:
@@ -20,101 +22,82 @@ class Meter:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self.losses: list[Tensor] = []
         self.images, self.waited, self.since = 0, 0.0, time.perf_counter()
-        self.mark = self.done = self.since
+        self.waiting_since = self.step_end = self.since
 
-    def got_data(self) -> None:
-        self.waited += time.perf_counter() - self.mark
+    def data_arrived(self) -> None:
+        self.waited += time.perf_counter() - self.waiting_since
 
-    def learned(self, loss: Tensor, images: int) -> None:
+    def step_done(self, loss: Tensor, images: int) -> None:
         self.losses.append(loss)
         self.images += images
-        self.done = time.perf_counter()
+        self.step_end = time.perf_counter()
 
-    def waits(self) -> None:
-        """From here on the loop waits for its next batch; what it did since the step (evaluations, checkpoints) is no
-        part of its speed."""
-        self.mark = time.perf_counter()
-        self.since += self.mark - self.done
+    def wait_for_data(self) -> None:
+        """From here on the loop waits for its next batch; the time since the step (evaluations, checkpoints) does not
+        count as training."""
+        self.waiting_since = time.perf_counter()
+        self.since += self.waiting_since - self.step_end
 
-    def line(self, learned: Learned, rate: float, world: World) -> dict[str, Any]:
-        """The numbers since the last line: the mean loss over all processes, the rest of this one."""
+    def row(self, result: StepResult, rate: float, processes: ProcessGroup) -> dict[str, Any]:
+        """The numbers since the last row: the mean loss over all processes, everything else of this one."""
         mean = torch.stack(self.losses).double().mean().item()
         spent = time.perf_counter() - self.since
         row = {
-            "train/loss": world.sum([mean])[0] / world.size,
+            "train/loss": processes.sum([mean])[0] / processes.size,
             "lr": rate,
-            "norm/gradient": learned.gradient,
-            "norm/parameter": learned.parameter,
-            "norm/update": learned.update,
-            "images/s": self.images * world.size / spent,
+            "norm/gradient": result.gradient_norm,
+            "norm/parameter": result.parameter_norm,
+            "norm/update": result.update_norm,
+            "images/s": self.images * processes.size / spent,
             "data wait": self.waited / spent,
-            "memory MiB": memory(self.device),
+            "memory MiB": peak_memory(self.device),
         }
-        self.begin()
+        self.reset()
         return row
 
 
-def memory(device: torch.device) -> float:
-    """MiB in use at most so far: of the accelerator, or of this process."""
+def peak_memory(device: torch.device) -> float:
+    """MiB used at most so far: of the accelerator, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    if sys.platform.startswith("linux"):
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) / 2**10
-    import resource  # elsewhere: in bytes on macOS
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return system.peak_memory()
 
 
 class ProgressPrinter:
-    """Says how far a run is: a bar on a terminal, a line now and then in a log, nothing from the other ranks."""
+    """Shows how far a run is: a bar on a terminal, a line now and then in a log, nothing from the other ranks."""
 
     def __init__(self, total: int, *, quiet: bool):
-        self.quiet, self.total, self.said = quiet, total, 0.0
-        self.bar: Progress | None = None
+        self.quiet, self.total, self.printed = quiet, total, 0.0
+        self.bar = ProgressBar("training", total=total, transient=False)
 
     @contextmanager
-    def watching(self, step: int) -> Iterator["ProgressPrinter"]:
-        if not self.quiet and sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-            self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
-            self.task = self.bar.add_task("training", total=self.total, completed=step)
-            self.bar.start()
+    def show(self, step: int) -> Iterator["ProgressPrinter"]:
+        if not self.quiet:
+            self.bar.start(step)
         try:
             yield self
         finally:
-            if self.bar is not None:
-                self.bar.stop()
+            self.bar.stop()
 
-    def stepped(self, step: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.task, completed=step)
+    def update(self, step: int) -> None:
+        self.bar.update(step)
 
-    def numbers(self, step: int, row: Mapping[str, Any]) -> None:
-        """A line of numbers; in a log not more often than every five seconds, except for evaluations."""
+    def print_row(self, step: int, row: Mapping[str, Any]) -> None:
+        """The numbers of a step; in a log not more often than every five seconds, except for evaluations."""
         if self.quiet:
             return
         short = "  ".join(f"{k} {float(v):.4g}" for k, v in row.items() if k in SHOWN or ("/" in k and k not in HIDDEN))
-        if self.bar is not None:
-            self.bar.update(self.task, description=short[:90])
-        elif any(k.startswith("val/") for k in row) or time.monotonic() - self.said > 5:
-            self.said = time.monotonic()
-            print(f"step {step:,} of {self.total:,}  {short}", file=sys.stderr)
+        if self.bar.visible:
+            self.bar.update(label=short[:90])
+        elif any(k.startswith("val/") for k in row) or time.monotonic() - self.printed > SECONDS:
+            self.printed = time.monotonic()
+            self.print(f"step {step:,} of {self.total:,}  {short}")
 
-    def say(self, text: str) -> None:
-        if self.quiet:
-            return
-        if self.bar is not None:
-            self.bar.console.print(text, highlight=False)
-        else:
-            print(text, file=sys.stderr)
-
-
-SHOWN, HIDDEN = ("lr",), ("norm/gradient", "norm/parameter", "norm/update")
+    def print(self, text: str) -> None:
+        if not self.quiet:
+            self.bar.print(text)

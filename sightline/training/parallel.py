@@ -1,4 +1,4 @@
-"""One process or many: who is here, how the model is spread, and sums over everyone."""
+"""One process or many: which process this is, how the model is distributed, and reductions over all processes."""
 
 import atexit
 import os
@@ -17,16 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 from sightline.models.bit import Unit
 from sightline.models.vit import Block
 
-Kind = Literal["ddp", "fsdp"]
+Strategy = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """The processes of a job and this one's place among them."""
+class ProcessGroup:
+    """The processes of a job and the rank of this one."""
 
     rank: int = 0
     size: int = 1
-    kind: Kind = "ddp"
+    strategy: Strategy = "ddp"
 
     @property
     def first(self) -> bool:
@@ -35,31 +35,31 @@ class World:
     @property
     def sharded(self) -> bool:
         """Whether each process holds only a part of every parameter."""
-        return self.kind == "fsdp" and self.size > 1
+        return self.strategy == "fsdp" and self.size > 1
 
     def sum(self, values: list[float], op: Any = dist.ReduceOp.SUM) -> list[float]:
-        """Each value added over all processes, in float64."""
+        """Each value summed over all processes, in float64."""
         if self.size == 1:
             return values
-        device = device_here() if dist.get_backend() == "nccl" else torch.device("cpu")
+        device = local_device() if dist.get_backend() == "nccl" else torch.device("cpu")
         tensor = torch.tensor(values, dtype=torch.float64, device=device)
         dist.all_reduce(tensor, op)
         return tensor.tolist()
 
-    def least(self, value: float) -> float:
-        """The smallest over all processes."""
+    def min(self, value: float) -> float:
+        """The smallest value over all processes."""
         return self.sum([value], dist.ReduceOp.MIN)[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds in at least one process."""
+        """Whether the flag is set in at least one process."""
         return self.sum([float(flag)])[0] > 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
 
-def device_here() -> torch.device:
+def local_device() -> torch.device:
     """The accelerator of this process, or the CPU."""
     if not torch.accelerator.is_available():
         return torch.device("cpu")
@@ -67,79 +67,99 @@ def device_here() -> torch.device:
     return torch.device(kind.type if kind else "cpu", int(os.environ.get("LOCAL_RANK", 0)))
 
 
-def joined(kind: Kind = "ddp") -> World:
-    """The world that torchrun set up (RANK, WORLD_SIZE ...), or that the caller already joined, or this process alone.
+def find_device(name: str | None = None) -> torch.device:
+    """The device of this name, if it works here; by default the accelerator of this process, or the CPU.
 
-    It is left when the process ends: a group that was left once cannot be joined again.
+    >>> sl.training.find_device("cpu")
+    device(type='cpu')
     """
-    if kind not in ("ddp", "fsdp"):
-        raise ValueError(f"parallel is ddp or fsdp; got {kind!r}.")
+    try:
+        device = local_device() if name is None else torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"The device {name} is not available ({reason}): try --device cpu.") from error
+    return device
+
+
+def join_processes(strategy: Strategy = "ddp") -> ProcessGroup:
+    """The group that torchrun set up (RANK, WORLD_SIZE ...), or that the caller already joined, or this process alone.
+
+    The group is destroyed when the process ends: a group that was left once cannot be joined again.
+    """
+    if strategy not in ("ddp", "fsdp"):
+        raise ValueError(f"parallel is ddp or fsdp; got {strategy!r}.")
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-            return World(kind=kind)
-        device = device_here()
+            return ProcessGroup(strategy=strategy)
+        device = local_device()
         if device.type != "cpu":
             torch.accelerator.set_device_index(device.index)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(_leave)
-    return World(rank=dist.get_rank(), size=dist.get_world_size(), kind=kind)
+        atexit.register(_leave_group)
+    return ProcessGroup(rank=dist.get_rank(), size=dist.get_world_size(), strategy=strategy)
 
 
-def _leave() -> None:
+def _leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def shard(task: nn.Module, world: World) -> None:
-    """FSDP2: every block a unit of its own, so that one at a time is gathered, and the rest in the root.
+def shard_parameters(objective: nn.Module, processes: ProcessGroup) -> None:
+    """FSDP2: every block is a unit of its own, so that one at a time is gathered; the rest belongs to the root.
 
-    The root is whatever is called: the model, or a task with parameters of its own that calls parts of the model.
+    The root is whatever is called: the model, or an objective with parameters of its own that calls parts of the model.
     """
-    device = next(task.parameters()).device
-    mesh = init_device_mesh(device.type, (world.size,))
-    for module in task.modules():
+    device = next(objective.parameters()).device
+    mesh = init_device_mesh(device.type, (processes.size,))
+    for module in objective.modules():
         if isinstance(module, Block | Unit):
             fully_shard(module, mesh=mesh)
-    own = len(list(task.parameters())) > len(list(task.model.parameters()))  # type: ignore[union-attr]
-    root = task if own else task.model
-    fully_shard(root, mesh=mesh)  # type: ignore[arg-type]
-    if not own:
-        register_fsdp_forward_method(root, "features")  # type: ignore[arg-type]
+    root: Any = objective if _has_own_parameters(objective) else objective.model
+    fully_shard(root, mesh=mesh)
+    if root is not objective:
+        register_fsdp_forward_method(root, "features")
 
 
-def spread(task: nn.Module, world: World) -> nn.Module:
-    """What the loop calls: the task itself (alone, or already sharded), or DDP around it."""
-    if world.size == 1 or world.sharded:
-        return task
-    device = next(task.parameters()).device
-    own = len(list(task.parameters())) > len(list(task.model.parameters()))  # type: ignore[union-attr]
-    used = all(p.requires_grad for p in task.parameters()) and not own  # a masked task leaves the model's head alone
+def wrap_ddp(objective: nn.Module, processes: ProcessGroup) -> nn.Module:
+    """What the loop calls: the objective itself (one process, or already sharded), or DDP around it."""
+    if processes.size == 1 or processes.sharded:
+        return objective
+    device = next(objective.parameters()).device
+    # a masked objective never calls the model's head
+    all_used = all(p.requires_grad for p in objective.parameters()) and not _has_own_parameters(objective)
     return DistributedDataParallel(
-        task,
+        objective,
         device_ids=[device.index] if device.type == "cuda" else None,
-        find_unused_parameters=not used,
+        find_unused_parameters=not all_used,
         gradient_as_bucket_view=True,
     )
 
 
-def forget(task: nn.Module) -> None:
+def _has_own_parameters(objective: nn.Module) -> bool:
+    """Whether an objective has parameters beside those of its model."""
+    return len(list(objective.parameters())) > len(list(objective.model.parameters()))  # type: ignore[union-attr]
+
+
+def reshard(objective: nn.Module) -> None:
     """Drop what FSDP has gathered: a root keeps its parameters after a forward pass, even if they change meanwhile."""
-    for module in task.modules():
+    for module in objective.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 @contextmanager
-def together(module: nn.Module, last: bool) -> Iterator[None]:
-    """Gradients are exchanged in the last of several backward passes only."""
+def sync_gradients(module: nn.Module, enabled: bool) -> Iterator[None]:
+    """Exchange gradients in this backward pass, or wait for the last of several passes."""
     for root in (module, getattr(module, "model", None)):
         if isinstance(root, FSDPModule):
-            root.set_requires_gradient_sync(last)
-    quiet: Any = module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
-    with quiet:
+            root.set_requires_gradient_sync(enabled)
+    ddp = isinstance(module, DistributedDataParallel)
+    no_sync: Any = module.no_sync() if ddp and not enabled else nullcontext()  # type: ignore[operator]
+    with no_sync:
         yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor as every process would see it alone; for a sharded one, all must ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that may be sharded; all processes must call it then."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,29 +1,25 @@
-"""What a training run does, as one frozen record; `--set name=value` is checked against it."""
+"""A training run as one frozen record of settings."""
 
-import ast
-import difflib
 import math
-import types
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 from sightline.data.augment.augment import Augment
 from sightline.data.draws import Number
-
-T = TypeVar("T")
+from sightline.training.settings import apply_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything about a training run that is neither the model nor the data. Times are optimizer steps.
+    """Everything about a training run that is neither the model nor the data. Durations are in optimizer steps.
 
-    Give `steps` or `epochs`. A step always sees `batch` images, over all devices together; `micro` bounds how many
-    of them one device takes at a time (gradient accumulation), which changes memory and not the result.
+    Give `steps` or `epochs`. A step always sees `batch` images over all devices together; `micro` limits how many
+    of them one device processes at a time (gradient accumulation), which changes memory but not the result.
 
     >>> r = sl.Recipe(lr=1e-3, batch=256, epochs=10, warmup=0.1)
-    >>> r.total(50_000), r.warmup_steps(50_000)
+    >>> r.total_steps(50_000), r.warmup_steps(50_000)
     (1950, 195)
     >>> sl.Recipe(lr=1e-3, batch=256, steps=100, decay="cosin")
     Traceback (most recent call last):
@@ -31,44 +27,45 @@ class Recipe:
     ValueError: Recipe(decay='cosin'): expected one of cosine, linear, staircase, constant.
     """
 
+    EXCLUSIVE: ClassVar[dict[str, str]] = {"steps": "epochs", "epochs": "steps"}  # setting one clears the other
+
     name: str = "custom"
     task: Literal["classify", "masked", "mae"] = "classify"
     seed: int = 0
 
-    # how long, and at what rate
+    # duration and learning rate
     lr: Number
     batch: int
     steps: int | None = None
     epochs: Number | None = None  # of the training data, whole batches only
     warmup: Number = 0  # steps; below 1, a share of training
     decay: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
-    milestones: tuple[Number, ...] = ()  # staircase: the rate falls by `factor` behind these steps; below 1, shares
+    milestones: tuple[Number, ...] = ()  # staircase: the rate drops by `factor` after these steps; below 1, shares
     factor: Number = 0.1
-    end_lr: Number = 0.0  # where cosine and linear end
+    end_lr: Number = 0.0  # final rate of cosine and linear
 
     # the optimizer
     optimizer: Literal["adamw", "sgd"] = "adamw"
     betas: tuple[Number, Number] = (0.9, 0.999)
     momentum: Number = 0.9
     weight_decay: Number = 0.0
-    decay_rule: Literal["lr", "schedule"] = (
-        "lr"  # p -= lr * wd * p (torch, ViT); or p -= (lr / peak) * wd * p (big_vision)
-    )
+    # lr: p -= lr * wd * p (torch, ViT); schedule: p -= (lr / peak) * wd * p (big_vision)
+    decay_rule: Literal["lr", "schedule"] = "lr"
     decayed: tuple[str, ...] = ("kernels",)  # globs of parameters; "kernels": matrices and filters; "all"
     clip: Number | None = None  # global norm of the gradient
-    ema: Number | None = None  # Polyak averaging: the share that the average keeps at each step
+    ema: Number | None = None  # Polyak averaging: decay of the average per step
     micro: int | None = None  # images of one forward pass on one device
 
-    # which parameters, and how fast
-    frozen: tuple[str, ...] = ()  # globs of parameters that stay as they are
-    trained: tuple[str, ...] = ()  # if given, all others stay as they are
+    # trained parameters and their rates
+    frozen: tuple[str, ...] = ()  # globs of parameters that are not trained
+    trained: tuple[str, ...] = ()  # if given, all others are frozen
     lr_scale: tuple[tuple[str, Number], ...] = ()  # (glob, factor) pairs; the first that matches counts
     layer_decay: Number | None = None  # factor per block, counted from the head down
 
     # the loss
     loss: Literal["softmax", "sigmoid"] = "softmax"
     smoothing: Number = 0.0
-    head_bias: Number | None = None  # start of the head's bias; sigmoid losses want about -ln(classes)
+    head_bias: Number | None = None  # initial bias of a new head; about -ln(classes) for a sigmoid loss
 
     # images
     augment: Augment = field(default_factory=Augment)
@@ -82,16 +79,16 @@ class Recipe:
     target: Literal["color", "color-4x4", "pixels"] = "color"
     decoder: tuple[int, int] = (128, 2)  # MAE: width and depth
 
-    # how it runs
+    # execution
     precision: Literal["float32", "bfloat16"] = "float32"
     checkpointing: bool = False
     compile: bool = False
-    patience: int | None = None  # evaluations without a better one before training stops
-    repeat: bool = False  # allow a batch larger than the training data: images then come several times in it
-    tensorboard: bool = False  # write event files too; needs the package tensorboard
+    patience: int | None = None  # evaluations without improvement before training stops
+    repeat: bool = False  # allow a batch larger than the training data: it then contains images several times
+    tensorboard: bool = False  # also write event files; needs the package tensorboard
     log_every: int = 50
-    eval_every: int | None = None  # None: ten times in a run
-    save_every: int | None = None  # None: ten times in a run, and every ten minutes
+    eval_every: int | None = None  # None: ten times per run
+    save_every: int | None = None  # None: ten times per run, and every ten minutes
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(Recipe).items():
@@ -129,11 +126,12 @@ class Recipe:
             )
         if self.sizes and (self.sizes[-1][0] >= 1 or self.size not in (None, self.sizes[-1][1])):
             _refuse(
-                f"sizes={self.sizes}, size={self.size}", "the last size is that of the run, and begins before its end"
+                f"sizes={self.sizes}, size={self.size}",
+                "the last size must be the size of the run, and start before its end",
             )
 
-    def total(self, images: int) -> int:
-        """Optimizer steps on so many training images."""
+    def total_steps(self, images: int) -> int:
+        """Optimizer steps of a run on this many training images."""
         if self.steps is not None:
             return self.steps
         return round(self.epochs * self.epoch_steps(images))  # type: ignore[operator]
@@ -143,98 +141,28 @@ class Recipe:
         return max(1, images // self.batch)
 
     def warmup_steps(self, images: int) -> int:
-        return round(self.warmup * self.total(images)) if 0 < self.warmup < 1 else int(self.warmup)
+        return round(self.warmup * self.total_steps(images)) if 0 < self.warmup < 1 else int(self.warmup)
+
+    def limit_batch(self, images: int, *, processes: int = 1) -> "Recipe":
+        """A copy whose batch has at most this many images, split evenly over the processes.
+
+        A larger batch would contain the same images several times; `repeat=True` allows that on purpose.
+
+        >>> sl.Recipe(lr=1e-3, batch=512, steps=10).limit_batch(160).batch
+        160
+        """
+        unit = 2 * processes if processes > 1 and self.augment.mixes else processes  # mixed pairs share a process
+        batch = images // unit * unit
+        return replace(self, batch=batch) if 0 < batch < self.batch else self
 
     def change(self, settings: Iterable[str]) -> "Recipe":
-        """With `name=value` settings, as `--set` takes them; `augment.mixup=0.2` reaches inside.
+        """A copy with `name=value` settings, as `--set` takes them; `augment.mixup=0.2` sets a nested field.
 
         >>> sl.Recipe(lr=1e-3, batch=64, steps=10).change(["lr=0.01", "augment.mixup=0.2", "clip=none"]).augment.mixup
         0.2
         """
-        return changed(self, settings)
-
-
-def changed(record: T, settings: Iterable[str]) -> T:
-    """Any frozen record with `name=value` settings, each checked against the field's annotation."""
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise ValueError(f"Settings are name=value, such as lr=0.01; got {setting!r}.")
-        record = _changed(record, name.strip(), text.strip())
-    return record
+        return apply_settings(self, settings)
 
 
 def _refuse(given: str, expected: str) -> typing.NoReturn:
     raise ValueError(f"Recipe({given}): {expected}.")
-
-
-def _changed(record: T, name: str, text: str) -> T:
-    head, _, rest = name.partition(".")
-    known = [f.name for f in fields(record)]  # type: ignore[arg-type]
-    if head not in known:
-        near = difflib.get_close_matches(head, known, n=3, cutoff=0.5) or known
-        raise ValueError(f"{type(record).__name__} has no field {head!r}; did you mean {', '.join(near)}?")
-    if rest:
-        inner = getattr(record, head)
-        if not is_dataclass(inner):
-            raise ValueError(f"{head} is a single value; --set {head}=..., not {name}.")
-        return replace(record, **{head: _changed(inner, rest, text)})  # type: ignore[type-var]
-    value = parsed(text, typing.get_type_hints(type(record))[head], name)
-    other = {"steps": "epochs", "epochs": "steps"}.get(head)  # one takes the other's place
-    extra: dict[str, Any] = {other: None} if isinstance(record, Recipe) and other and value is not None else {}
-    return replace(record, **{head: value}, **extra)  # type: ignore[type-var]
-
-
-def parsed(text: str, hint: Any, name: str) -> Any:
-    """A word of the command line as its annotation wants it."""
-    value: Any = None if text.lower() in ("none", "off") else _literal(text)
-    if not fits(value, hint):
-        listed = (value,) if isinstance(value, str | int | float) else value
-        value = listed if fits(listed, hint) else value
-    if not fits(value, hint):
-        raise ValueError(f"{name} is {described(hint)}; got {text!r}.")
-    return value
-
-
-def _literal(text: str) -> Any:
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the annotated kind."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, one) for one in args)
-    if origin is Literal:
-        return isinstance(value, str) and value in args
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if args[-1] is ...:
-            return all(fits(v, args[0]) for v in value)
-        return len(args) == len(value) and all(fits(v, a) for v, a in zip(value, args))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is hint
-
-
-def described(hint: Any) -> str:
-    """An annotation in plain words."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        words = dict.fromkeys(described(a) for a in args)
-        if "a number" in words:
-            words.pop("a whole number", None)
-        return " or ".join(words)
-    if origin is Literal:
-        return f"one of {', '.join(args)}"
-    if origin is tuple:
-        return f"a list such as ({', '.join(described(a) for a in args if a is not ...)}, ...)"
-    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "none"}
-    return plain.get(hint, getattr(hint, "__name__", str(hint)))

@@ -29,7 +29,7 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
         ax.errorbar(
             depth, r.radii[:, j], yerr=error, marker="o", color=COLORS[j], capsize=2, label=f"{share} % of the mass"
         )
-    side = "before" if r.how.get("side") == "before" else "behind"
+    side = "before" if r.side == "before" else "behind"
     ax.set_xlabel(f"block, first to last ({side} the addition)")
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)

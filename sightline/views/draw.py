@@ -27,7 +27,6 @@ from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.accuracy import Classification, TestSets
-from sightline.evals.dense import Correspondence
 from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
@@ -35,7 +34,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import Vtab
 from sightline.spec import Result, atomic
-from sightline.training.run import Curves
+from sightline.training.run.curves import Curves
 from sightline.views import attention, depth, scores, similarity
 from sightline.views.style import COLORS, finite, heat, legend, lines, new_figure, styled
 
@@ -46,7 +45,6 @@ PANEL: dict[type[Result], tuple[Callable[..., None], Size]] = {
     HeadSubsets: (similarity.draw_heads, (6.0, 3.8)),
     BlockSimilarity: (similarity.draw_block_similarity, (6.0, 3.8)),
     Localization: (similarity.draw_localization, (5.4, 4.8)),
-    Correspondence: (similarity.draw_correspondence, (5.4, 4.6)),
     ObjectFocus: (attention.draw_focus, (6.4, 2.6)),
     ObjectMass: (attention.draw_object_mass, (4.6, 4.2)),
     InductiveBias: (depth.draw_inductive_bias, (7.0, 3.2)),

@@ -12,7 +12,7 @@ from sightline.evals.multilabel import MultiLabel, ReaL
 from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
-from sightline.training.run import Curves
+from sightline.training.run.curves import Curves
 from sightline.views.style import COLORS, PALE, finite, heat, legend, lines, spread_out
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions

@@ -10,7 +10,6 @@ from sightline.analysis.similarity.block_similarity import BlockSimilarity
 from sightline.analysis.similarity.cka import CKA
 from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
-from sightline.evals.dense import Correspondence
 from sightline.views.style import COLORS, bare, finite, heat, legend, lines, models_of, mosaic, nice_top
 
 
@@ -81,13 +80,6 @@ def _frame(corner: tuple[float, float]) -> Any:
     from matplotlib.patches import Rectangle
 
     return Rectangle(corner, 1, 1, fill=False, edgecolor="#56b4e9", linewidth=1.2)
-
-
-def draw_correspondence(r: Correspondence, ax: Any) -> None:
-    """Tokens against input patches; the diagonal is the own patch."""
-    heat(ax, r.similarity, top=nice_top(r.similarity), label="CKA")
-    ax.set_xlabel("input patch, in raster order")
-    ax.set_ylabel("output token, in raster order")
 
 
 def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:

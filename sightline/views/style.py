@@ -149,5 +149,4 @@ def legend(ax: Any, count: int, most: int = 12) -> None:
 
 def models_of(result: Any) -> list[str]:
     """The names of the models a result is about, where it knows them."""
-    told = result.how.get("models") or ()
-    return [str(m["name"]) for m in told if isinstance(m, dict) and "name" in m]
+    return list(result.about.names)

@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sightline.models.variants import Config, config
-from sightline.spec import ImageSpec
+from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from sightline.weights.download import OfflineError, cache, fetch, fetch_hub, recall, remember
-from sightline.weights.formats.guess import IMAGENET_MEAN, IMAGENET_STD
 from sightline.weights.report import WeightsError
 
 GOOGLE, META, HUB = "https://storage.googleapis.com", "https://dl.fbaipublicfiles.com", "hf:"

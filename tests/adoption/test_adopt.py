@@ -133,10 +133,10 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_understood_is_refused(name):
     make, why = REFUSED[name]
-    with pytest.raises(sl.weights.WeightsError, match=why):
+    with pytest.raises(sl.adoption.AdoptionError, match=why):
         sl.adopt(make())
 
 
 def test_a_image_size_that_does_not_fit_is_named():
-    with pytest.raises(sl.weights.WeightsError, match="does not take images of 40 x 40"):
+    with pytest.raises(sl.adoption.AdoptionError, match="does not take images of 40 x 40"):
         sl.adopt(PEERS["timm"].make(), sl.ImageSpec(size=(40, 40)))

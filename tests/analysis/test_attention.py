@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.observe.attention import attention_probs, spelled_out
+from sightline.adoption.attention import spelled_out
+from sightline.observe.attention import attention_probs
 from sightline.observe.model import evaluation_mode, observe
 from tests import peers
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import sightline as sl
+from sightline.analysis.similarity.localization import PatchSums
 from tests import peers
 
 
@@ -47,6 +48,26 @@ def test_without_attention_every_token_knows_its_own_patch(make_images):
         ).summary()["tokens most like their own patch"]
         < 0.1
     )
+
+
+def test_the_patch_embedding_knows_its_own_patch_under_any_order(make_images):
+    """A ViT's embedding is a linear map of each patch: its token resembles its own patch most."""
+    model = peers.fill(sl.build("vit-nano4", classes=0), std=0.1)
+    found = sl.localization(model, make_images, layer="embed", batch=96)
+    assert found.grid == (8, 8)
+    assert found.class_token.shape == (0, 8, 8)
+    assert found.summary()["tokens most like their own patch"] > 0.9
+
+
+def test_cka_sees_through_a_rotation_and_finds_a_permutation():
+    patches = torch.rand(9, 40, 48, dtype=torch.float64)
+    turned = patches @ torch.linalg.qr(torch.randn(48, 48, dtype=torch.float64))[0]
+    order = torch.randperm(9)
+    sums = PatchSums()
+    sums.add(turned[order], patches, 0, (3, 3))
+    cka = sums.xy / (sums.xx[:, None] * sums.yy[None, :]).sqrt()
+    assert cka.argmax(1).tolist() == order.tolist()
+    torch.testing.assert_close(cka.amax(1), torch.ones(9, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 def test_cnn_hybrid_and_other_libraries(make_images):

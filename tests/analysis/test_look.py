@@ -93,7 +93,7 @@ def test_comparing_twins(tmp_path):
     twins = [peers.fill(sl.build("vit-nano4", patch=16, depth=2, classes=8, pool=p), std=0.1) for p in ("gap", "cls")]
     rows = sl.compare(*twins, data, tmp_path, n=48, only=["pooling-comparison", "probes"])
     assert set(states(rows).values()) == {"done"}, rows
-    found = sl.Result.load(tmp_path / "pooling-twins.npz")
+    found = sl.Result.load(tmp_path / "pooling-comparison.npz")
     assert found.curves[0] == "CLS; class token"  # whichever came first
     apart = states(sl.compare(twins[0], twins[0], data, tmp_path / "same", only=["pooling-comparison", "probes"]))
     assert apart == {"probes": "done", "pooling-comparison": "does not apply"}

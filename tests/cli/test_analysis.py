@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import sightline as sl
 from sightline.cli import main
 
 
@@ -18,12 +19,12 @@ def run(capsys, *arguments):
     return code, out.out, out.err
 
 
-def test_look(capsys, tmp_path):
+def test_look(capsys, tmp_path, caplog):
     base = ("look", "vit-nano4", "scenes/shape", "--out", str(tmp_path), "--num", "12", "--only", "residual,positions")
-    code, out, err = run(capsys, *base)
+    code, out, _ = run(capsys, *base)
     assert code == 0
     assert "residual" in out
-    assert "untrained" in err
+    assert "untrained" in caplog.text
     code, out, _ = run(capsys, *base, "--json")
     assert code == 0
     assert {row["state"] for row in json.loads(out)} == {"kept"}
@@ -116,6 +117,23 @@ def test_a_users_mistake_is_one_sentence_and_exit_2(capsys, tmp_path, arguments)
     code, out, err = run(capsys, *arguments, "--out", str(tmp_path))
     assert code == 2
     assert out == ""
-    lines = [line for line in err.splitlines() if "untrained" not in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("sightline: ")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("sightline: ")
+
+
+def test_two_run_folders_are_told_apart_by_their_names(capsys, tmp_path):
+    for name in ("wide", "deep"):
+        sl.save(sl.build("vit-nano4", classes=5), tmp_path / name / "model.safetensors")
+    out = tmp_path / "out"
+    where = [str(tmp_path / name / "model.safetensors") for name in ("wide", "deep")]
+    words = ("--num", "8", "--only", "cka-pooled", "--report", "--json")
+    code, _, _ = run(capsys, "compare", *where, "scenes/shape", "--out", str(out), *words)
+    assert code == 0
+    assert "wide and deep" in (out / "report" / "report.md").read_text()
+
+
+def test_names_for_each_model_or_none(capsys, tmp_path):
+    words = ("compare", "vit-nano4", "bit-nano", "scenes/shape", "--out", str(tmp_path), "--names", "one")
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "1 names for 2 models" in err

@@ -48,7 +48,7 @@ def test_check_compares_the_splits_and_says_so_by_its_exit_code(capsys, folder):
     (folder / "test" / "cat" / "leak.png").write_bytes((folder / "train" / "cat" / "1.png").read_bytes())
     out = run(capsys, "data", "check", str(folder), "--sheet", str(folder / "s.png"), "--json").out
     report = json.loads(out)
-    assert report["counts"]["in both splits"] >= 1
+    assert report["counts"]["duplicate across splits"] >= 1
     assert (folder / "s.png").exists()
     assert "leak.png" in run(capsys, "data", "check", str(folder), "--strict", code=1).out
 

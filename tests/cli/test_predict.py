@@ -121,13 +121,14 @@ def test_assumed_names_are_said_to_be_assumed(capsys, tmp_path):
     sl.save(random_model(classes=1000), tmp_path / "thousand.safetensors")
     said = run(capsys, str(tmp_path / "thousand.safetensors"), "photos/plain.png", "--top", "1", "--json")
     assert json.loads(said.out)["named by"] == "imagenet-1k (assumed)"
-    assert "names of ImageNet-1k, which is an assumption" in said.err
+    assert "those of ImageNet-1k are assumed" in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("no-such", "photos"), "no file or folder no-such"),
+        (("vit-nano4", "photos"), "no file or folder vit-nano4"),  # a variant has random weights
         (("nano.safetensors", "nothing.png"), "nothing.png cannot be read"),
         (("nano.safetensors", "photos/*.gif"), "No file matches photos/*.gif"),
         (("nano.safetensors",), "Missing argument"),

@@ -72,7 +72,7 @@ def test_the_same_command_again_says_the_same(capsys, smoked):
 def test_folder_of_another_run_is_left_alone(capsys, smoked, other, words):
     before = held(smoked)
     said = run(capsys, "train", *SCENES, *NANO, "--smoke", *other, "--out", smoked, code=2)
-    assert "holds another run" in said
+    assert "contains another run" in said
     assert words in said
     assert held(smoked) == before
 
@@ -146,7 +146,7 @@ def test_runs(capsys, smoked, tmp_path):
     table = run(capsys, "runs", smoked.parent)
     assert "scenes/shape" in table
     assert sparkline(rows[0]["train/loss"]) in table
-    assert "holds no runs" in run(capsys, "runs", tmp_path, code=2)
+    assert "contains no runs" in run(capsys, "runs", tmp_path, code=2)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/run.json").write_text("{}")
     assert "not written by Sightline" in run(capsys, "runs", tmp_path, code=2)
@@ -215,7 +215,7 @@ def test_models_and_data_that_are_not_there(capsys, folders, smoked, tmp_path):
 def test_out_that_is_no_folder_for_a_run(capsys, folders):
     before = held(folders)
     said = run(capsys, "train", folders / "two", *NANO, "--smoke", "--out", folders / "two", code=2)
-    assert "holds no run but cat" in said
+    assert "contains no run but cat" in said
     assert "is a file" in run(capsys, "train", *SCENES, *NANO, "--out", next(iter(before)), code=2)
     assert held(folders) == before
 

@@ -8,20 +8,21 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import sightline as sl
-from sightline.data.augment.augment import crop_boxes, erase_boxes, mix
-from sightline.data.augment.randaugment import OPERATIONS, apply
-from sightline.data.draws import Draws, shuffled
+from sightline.data.augment.augment import crop_boxes, draw_parameters, erase_boxes, mix
+from sightline.data.augment.randaugment import OPERATIONS, apply_operation
+from sightline.data.draws import Draws, permute
 
 SPEC = sl.ImageSpec(size=(16, 16))
 OFF = sl.data.Augment(crop_area=None, flip=False)
+STRONG = sl.data.Augment(randaugment=(2, 9), jitter=0.4, erase=0.5, shift=0.1)
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**63 - 1))
 def test_the_keyed_shuffle_is_a_permutation(n, key):
-    found = shuffled(n, key, np.arange(n))
+    found = permute(n, key, np.arange(n))
     assert sorted(found) == list(range(n))
     at = np.array([n // 2, 0])
-    assert np.array_equal(shuffled(n, key, at), found[at]), "point by point, in any order"
+    assert np.array_equal(permute(n, key, at), found[at]), "point by point, in any order"
 
 
 def test_draws_depend_on_key_item_and_name_alone():
@@ -33,6 +34,33 @@ def test_draws_depend_on_key_item_and_name_alone():
     assert abs(u.mean() - 0.5) < 0.01
     assert abs(u.var() - 1 / 12) < 0.002
     assert np.bincount(draws.integers("c", 7), minlength=7).min() > 1300
+
+
+@pytest.mark.parametrize(
+    ("run", "names"),
+    [
+        (
+            lambda: draw_parameters(np.ones((2, 2), int), STRONG, Draws(0, np.arange(2)), size=(8, 8)),
+            "flip, crop area, crop ratio, crop left, crop upper, shift, operation, sign, place, colour, "
+            "erase area, erase ratio, erase upper, erase left, erase",
+        ),
+        (
+            lambda: sl.data.Scenes("location", num=2).images(np.arange(2)),
+            "hue, value, saturation, light, dark, second hue, second saturation, dark2, light2, shape, texture, x, y, "
+            "radius, angle, scale, phase, subject radius, subject x, subject y, small, there, around, away, "
+            "ground hue, ground base, ground value, ground saturation, wave length, wave angle, pattern, lattice, "
+            "wave phase, sharpness, brightness, grain, grain place, within, height",
+        ),
+    ],
+    ids=["augmentation", "scenes"],
+)
+def test_the_names_of_draws_are_keys_and_stay(run, names, monkeypatch):
+    """Renaming a draw, even correcting its spelling, would change every image that depends on it."""
+    drawn = set()
+    bits = Draws._bits
+    monkeypatch.setattr(Draws, "_bits", lambda self, name, count: drawn.add(name) or bits(self, name, count))
+    run()
+    assert drawn == set(names.split(", "))
 
 
 @given(st.integers(1, 400), st.integers(1, 400), st.floats(0.01, 1), st.integers(0, 99))
@@ -109,9 +137,12 @@ def test_operations_are_pure_and_keep_the_size(operation):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8))
     before = image.tobytes()
     for level in (0, 5, 10):
-        out = apply(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1]))
+        out = apply_operation(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1]))
         assert (out.size, out.mode) == ((20, 12), "RGB")
-        assert out.tobytes() == apply(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1])).tobytes()
+        assert (
+            out.tobytes()
+            == apply_operation(operation, image, level=level, sign=-1.0, place=np.array([0.9, 0.1])).tobytes()
+        )
     assert image.tobytes() == before
     assert len(OPERATIONS) == 16
 

@@ -80,7 +80,7 @@ def test_a_run_taken_up_again_goes_on_with_the_same_batches():
 def test_epochs_and_seeds_differ_and_each_epoch_holds_everything():
     b = arrays().batches(SPEC, batch=8, train=sl.data.Augment())
     rows = {
-        (s, e): tuple(i for step in range(5) for i in replace(b, seed=s, epoch=e).rows(step)[0])
+        (s, e): tuple(i for step in range(5) for i in replace(b, seed=s, epoch=e).indices(step)[0])
         for s in (0, 1)
         for e in (0, 1)
     }
@@ -94,9 +94,9 @@ def test_a_small_dataset_fills_a_large_batch():
     assert len({i.numpy().tobytes() for i in images}) > 5, "each lap draws its own crops"
 
 
-def test_repeated_augmentation_shows_a_image_again_with_other_draws():
+def test_repeated_augmentation_shows_an_image_again_with_other_draws():
     b = arrays().batches(SPEC, batch=9, train=sl.data.Augment(repeats=3))
-    indices, turns = b.rows(0)
+    indices, turns = b.indices(0)
     assert len(set(indices)) == 3
     assert sorted(turns) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
@@ -174,7 +174,7 @@ def test_rows_cover_an_evaluation_exactly(n, batch, world):
         i
         for step in range(-(-n // batch))
         for r in range(world)
-        for i in d.batches(SPEC, batch=batch, rank=r, world=world).rows(step)[0]
+        for i in d.batches(SPEC, batch=batch, rank=r, world=world).indices(step)[0]
     ]
     assert rows == list(range(n))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import sightline as sl
-from sightline.data.images import MOST_RATIO, MOST_RESIZED, fit, need_allowed, whole_size
+from sightline.data.images import MAX_ASPECT_RATIO, MAX_RESIZED_PIXELS, check_size, resize_and_crop, resized_size
 from tests.data import exploding
 
 BOMBS = ("12000x1", "1x12000", "60000x2")
@@ -52,37 +52,37 @@ def test_a_long_thin_image_is_refused_by_name_and_takes_no_memory(path, bomb, to
         assert found["said"] == "crossed out"
         return
     assert found["said"].count(f"{' x '.join(bomb.split('x'))} pixels") == 1
-    assert f"{MOST_RATIO} times" in found["said"]
+    assert f"{MAX_ASPECT_RATIO} times" in found["said"]
     assert "bomb" in found["said"] or path in ("looking at what is opened", "looking at an array")
 
 
 @given(st.integers(1, 300), st.integers(1, 30_000))
 def test_the_ratio_decides(short, long):
-    if long > MOST_RATIO * short:
+    if long > MAX_ASPECT_RATIO * short:
         with pytest.raises(sl.data.BadImage, match="crop it first"):
-            need_allowed((short, long), "x.png")
+            check_size((short, long), "x.png")
     elif long >= short:
-        need_allowed((long, short), "x.png")
+        check_size((long, short), "x.png")
 
 
 @given(st.integers(1, 100), st.integers(1, 100), st.integers(1, 64), st.sampled_from([1.0, 0.875]))
 def test_what_is_allowed_is_resized_within_bounds(width, height, size, crop):
     """The whole image that evaluation resizes to, before it cuts the center."""
-    wide, high = whole_size((width, height), sl.ImageSpec(size=(size, size), crop=crop))
-    assert wide * high <= MOST_RATIO * (size / crop) ** 2
+    wide, high = resized_size((width, height), sl.ImageSpec(size=(size, size), crop=crop))
+    assert wide * high <= MAX_ASPECT_RATIO * (size / crop) ** 2
 
 
 def test_a_panorama_at_a_large_size_is_cut_without_the_whole(monkeypatch):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 800, 3), dtype=np.uint8))
     spec = sl.ImageSpec(size=(64, 64), interpolation="bilinear")
-    exact = fit(image, spec).astype(int)
-    monkeypatch.setattr("sightline.data.images.MOST_RESIZED", 64 * 64)
-    cut = fit(image, spec).astype(int)
+    exact = resize_and_crop(image, spec).astype(int)
+    monkeypatch.setattr("sightline.data.images.MAX_RESIZED_PIXELS", 64 * 64)
+    cut = resize_and_crop(image, spec).astype(int)
     assert cut.shape == exact.shape
     assert np.abs(cut - exact).mean() < 1
     huge = Image.new("RGB", (100, 1), "red")
-    assert MOST_RESIZED < 100 * 1024 * 1024
-    assert (fit(huge, sl.ImageSpec(size=(1024, 1024))) == (255, 0, 0)).all()
+    assert MAX_RESIZED_PIXELS < 100 * 1024 * 1024
+    assert (resize_and_crop(huge, sl.ImageSpec(size=(1024, 1024))) == (255, 0, 0)).all()
 
 
 @needs_proc

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 import sightline as sl
-from sightline.data.duplicates import fingerprints
+from sightline.data.quality.duplicates import perceptual_hashes
 
 
 def image(seed, size=64):
@@ -67,8 +67,8 @@ def test_twins_within_and_between(folder):
     (test / "b" / "leaked.png").write_bytes((train / "b" / "03.png").read_bytes())
     image(100 + 4).resize((50, 50)).save(test / "b" / "smaller.png")
     image(7).save(test / "a" / "again.jpg", quality=60)
-    want = {("twice", "copy.png"), ("two labels", "other.png"), ("in both splits", "leaked.png")}
-    want |= {("nearly in both splits", "smaller.png"), ("nearly in both splits", "again.jpg")}
+    want = {("duplicate", "copy.png"), ("conflicting labels", "other.png"), ("duplicate across splits", "leaked.png")}
+    want |= {("near duplicate across splits", name) for name in ("smaller.png", "again.jpg")}
     assert kinds(both(folder)) == want
 
 
@@ -85,8 +85,8 @@ def test_a_size_that_tells_the_label_is_a_leak(tmp_path):
 def test_flat_images_are_not_all_twins():
     levels = np.arange(40, dtype=np.uint8) * 6
     d = sl.data.Arrays(np.broadcast_to(levels[:, None, None], (40, 32, 32)).copy(), np.zeros(40, np.int64))
-    assert sl.data.check(d).counts().get("nearly twice", 0) < 40
-    assert not any(f.kind == "twice" for f in sl.data.check(d).findings)
+    assert sl.data.check(d).counts().get("near duplicate", 0) < 40
+    assert not any(f.kind == "duplicate" for f in sl.data.check(d).findings)
 
 
 def test_mutated_files_are_findings_never_a_crash(tmp_path):
@@ -109,9 +109,9 @@ def test_mutated_files_are_findings_never_a_crash(tmp_path):
 
 def test_near_means_near():
     thumbs = np.stack([np.asarray(image(i, 32).convert("L")) for i in range(400)])
-    prints = fingerprints(thumbs)
+    prints = perceptual_hashes(thumbs)
     noisy = np.clip(thumbs + np.random.default_rng(0).normal(0, 3, thumbs.shape), 0, 255).astype(np.uint8)
-    apart = [bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, fingerprints(noisy))]
+    apart = [bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, perceptual_hashes(noisy))]
     assert np.median(apart) <= 4
     assert np.mean([bin(int(a) ^ int(b)).count("1") for a, b in zip(prints, np.roll(prints, 1))]) > 20
 
@@ -121,3 +121,5 @@ def test_a_contact_sheet_is_drawn_bad_images_crossed_out(folder):
     report = sl.data.check(sl.Folder(folder, "train"), sheet=folder / "sheet.png")
     with Image.open(report.sheet) as sheet:
         assert sheet.size[0] == 10 * 100 + 4
+    with pytest.raises(ValueError, match=r"\.png or \.jpg file; got .*sheet\.txt"):
+        sl.data.check(sl.Folder(folder, "train"), sheet=folder / "sheet.txt")

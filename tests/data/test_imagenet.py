@@ -2,7 +2,7 @@
 
 import csv
 
-from sightline.data.imagenet import imagenet_classes
+from sightline.data.named.imagenet import imagenet_classes
 from tests import peers
 from tests.evals.makers import SHARED, needs_shared
 

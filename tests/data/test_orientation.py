@@ -16,8 +16,8 @@ from PIL import Image, ImageOps
 
 import sightline as sl
 from sightline.data import images
-from sightline.data.images import stored_box, turned, upright_size
-from sightline.data.named.hub import Hub
+from sightline.data.images import orient_pixels, oriented_size, stored_box
+from sightline.data.named.hub import HubDataset
 from sightline.observe.images import ImageSource
 from sightline.observe.model import observe
 from tests.data.test_sources import Table
@@ -112,7 +112,7 @@ def sharded(folder):
 
 
 def hub(held):
-    return Hub(Table([{"image": held, "label": 0}]), image="image", label="label", name="hf:x")
+    return HubDataset(Table([{"image": held, "label": 0}]), image="image", label="label", name="hf:x")
 
 
 def file_of(folder):
@@ -210,28 +210,28 @@ def test_check_knows_an_image_stored_otherwise(turn, kind, folder_of):
     folder = folder_of(SHAPES["wide"], turn, kind)
     (folder / "a" / f"0.{kind}").write_bytes(stored(SHAPES["wide"], 1, kind))
     counts = sl.data.check(sl.Folder(folder)).counts()
-    assert counts.get("twice", 0) + counts.get("nearly twice", 0) == 1
-    assert kind == "jpg" or counts["twice"] == 1
+    assert counts.get("duplicate", 0) + counts.get("near duplicate", 0) == 1
+    assert kind == "jpg" or counts["duplicate"] == 1
     assert counts.get("rotated", 0) == (kind != "tif")  # Pillow turns TIFF itself, before it can be told
 
 
 @given(st.sampled_from(TURNS), st.integers(1, 9), st.integers(1, 9), st.data())
 def test_cutting_then_turning_is_turning_then_cutting(turn, width, height, data):
     pixels = np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3)
-    size = upright_size((width, height), turn)
+    size = oriented_size((width, height), turn)
     left, upper = (data.draw(st.integers(0, side - 1)) for side in size)
     right, lower = (data.draw(st.integers(at + 1, side)) for at, side in zip((left, upper), size))
     x0, y0, x1, y1 = stored_box((left, upper, right, lower), size, turn)
-    whole = turned(pixels, turn)
+    whole = orient_pixels(pixels, turn)
     assert whole.shape[:2] == size[::-1]
-    assert np.array_equal(turned(pixels[y0:y1, x0:x1], turn), whole[upper:lower, left:right])
+    assert np.array_equal(orient_pixels(pixels[y0:y1, x0:x1], turn), whole[upper:lower, left:right])
 
 
 @pytest.mark.parametrize("turn", TURNS)
 def test_turning_is_what_pillow_does(turn):
     image = scene((31, 17))
     image.getexif()[0x0112] = turn
-    assert np.array_equal(turned(np.asarray(image), turn), np.asarray(ImageOps.exif_transpose(image)))
+    assert np.array_equal(orient_pixels(np.asarray(image), turn), np.asarray(ImageOps.exif_transpose(image)))
 
 
 def test_a_broken_exif_block_spoils_no_image():
@@ -239,4 +239,4 @@ def test_a_broken_exif_block_spoils_no_image():
     for at in range(good.index(b"Exif"), good.index(b"Exif") + len(exif(6).tobytes())):
         data = bytearray(good)
         data[at] ^= 0xFF
-        assert images.decode(images.Encoded(bytes(data), "x")).size in ((20, 10), (10, 20))
+        assert images.decode(images.EncodedImage(bytes(data), "x")).size in ((20, 10), (10, 20))

@@ -1,4 +1,4 @@
-"""The image world: deterministic, the same at every size, exact about itself, and not easy."""
+"""Scenes: deterministic, the same at every size, with exact ground truth, and not easy."""
 
 import numpy as np
 import pytest

@@ -9,7 +9,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline import progress as bar
-from sightline.data.named.hub import Hub
+from sightline.data.named.hub import HubDataset
 
 
 class Table(list):
@@ -30,7 +30,7 @@ def test_a_hub_table_is_a_dataset(tmp_path):
         {"bytes": None, "path": str(tmp_path / "p.png")},
         Image.new("L", (5, 4)),
     ]
-    d = Hub(
+    d = HubDataset(
         Table({"image": image, "label": i % 2} for i, image in enumerate(rows)),
         image="image",
         label="label",
@@ -43,9 +43,28 @@ def test_a_hub_table_is_a_dataset(tmp_path):
 def test_progress_speaks_only_of_what_takes_long(capsys, monkeypatch):
     assert list(bar.progress(range(5), "quick")) == list(range(5))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(bar, "SILENCE", -1.0)
+    monkeypatch.setattr(bar, "LOG_EVERY", -1.0)
     assert list(bar.progress(range(3), "slow")) == [0, 1, 2]
     assert "slow: 0 of 3" in capsys.readouterr().err
+
+
+def test_a_transfer_shows_its_bytes_on_a_terminal_only(capsys):
+    with bar.byte_progress("file", total=10) as advance:
+        advance(5)
+    with bar.status("waiting"):
+        pass
+    assert capsys.readouterr().out == ""
+
+
+def test_splits_of_names_and_folders(tmp_path, monkeypatch):
+    for path in ("train/cat", "test/cat", "val"):
+        (tmp_path / "mine" / path).mkdir(parents=True)
+    assert sl.data.available_splits(tmp_path / "mine") == ("train", "test"), "an empty val has no classes"
+    assert sl.data.available_splits("cifar10") == ("train", "test")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cifar10" / "val" / "cat").mkdir(parents=True)
+    assert sl.data.available_splits("cifar10") == ("val",), "a folder of that name comes first, as when it is opened"
+    assert sl.data.available_splits("nowhere.csv") == ()
 
 
 class Endless(sl.Dataset):
@@ -82,3 +101,27 @@ def test_labels_may_be_a_list_and_a_manifest_may_say_class_index(tmp_path):
         Image.fromarray(images[i]).save(tmp_path / f"{i}.png")
     (tmp_path / "labels.csv").write_text("file,class_index\n0.png,14\n1.png,2\n2.png,14\n")
     assert sl.dataset(tmp_path / "labels.csv").classes == ("2", "14")
+
+
+def test_splits_of_folders_and_what_they_are_paired_with(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for kind in ("cat", "dog"):
+            (tmp_path / split / kind).mkdir(parents=True)
+            Image.fromarray(rng.integers(0, 255, (8, 9, 3), dtype=np.uint8)).save(tmp_path / split / kind / "1.png")
+    assert sl.data.splits(tmp_path) == ("train", "val")
+    assert sl.data.held_out_split(tmp_path) == "val"
+    assert sl.data.splits(tmp_path / "train") == ()
+    assert sl.data.held_out_split(tmp_path / "train") is None
+    first, second = sl.data.dataset_pair(tmp_path)
+    assert [d.where(0).split("/")[-3] for d in (first, second)] == ["train", "val"]
+    assert sl.data.dataset_pair(tmp_path, split="val")[1] is None
+    assert len(sl.data.dataset_pair(tmp_path, split="val", against=str(tmp_path / "train"))[1]) == 2
+    facts = sl.data.describe_dataset(first)
+    assert (facts.images, facts.classes, facts.per_class, facts.height, facts.width) == (
+        2,
+        ("cat", "dog"),
+        (1, 1),
+        8,
+        9,
+    )

@@ -1,38 +1,13 @@
-"""Dense features: correspondence, segmentation, boxes, and the truth about scenes."""
+"""Dense features: segmentation, boxes, and the truth about scenes."""
 
 import numpy as np
 import pytest
 import torch
 
 import sightline as sl
-from sightline.evals.dense import box_overlap, input_patches, intersection_over_union, token_cka
+from sightline.evals.dense import box_overlap, intersection_over_union
 from sightline.evals.ground_truth import patch_shares
-from tests.evals.makers import random_model, scenes
-
-
-def test_tokens_that_are_their_patches_correspond_and_shuffled_ones_do_not():
-    x = torch.rand(40, 3, 12, 12) * 255
-    patches = input_patches(x, (3, 3))
-    assert patches.shape == (40, 9, 48)
-    turned = patches @ torch.linalg.qr(torch.randn(48, 48))[0]  # CKA sees through a rotation
-    cka = token_cka(turned, patches)
-    torch.testing.assert_close(cka.diagonal(), torch.ones(9, dtype=torch.float64), atol=1e-4, rtol=0)
-    assert cka.fill_diagonal_(0).abs().max() < 0.5
-    order = torch.randperm(9)
-    found = token_cka(turned[:, order], patches).argmax(1)
-    assert found.tolist() == order.tolist()
-
-
-def test_the_patch_embedding_corresponds():
-    """A ViT's embedding is a linear map of each patch: its token resembles its own patch most."""
-    model = random_model()
-    found = sl.evals.patch_correspondence(model, scenes("objects", num=64), layers="embed")
-    assert found.grid == (8, 8)
-    assert found.score > 0.9
-    assert found.summary()["by chance"] == 1 / 64
-    with pytest.raises(ValueError, match="at least ten"):
-        sl.evals.patch_correspondence(model, scenes(num=9))
-    assert sl.evals.patch_correspondence(random_model("bit-nano"), scenes(num=12)).grid == (4, 4)
+from tests.evals.makers import scenes
 
 
 def test_masks_and_boxes_are_those_of_the_scene_as_the_model_sees_it():

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 import sightline as sl
 from sightline.evals import extraction as room
-from sightline.observe.pooling import like_last
+from sightline.observe.selection import like_last
 from tests.evals.makers import random_model, scenes
 
 MODELS = ("vit-nano4", "bit-nano", "vit-nano4-gap")
@@ -153,7 +153,7 @@ def test_a_stopped_pass_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert seen.count(5) == 2  # the other call looks at a blank image
     monkeypatch.undo()
     assert torch.equal(e.features, sl.extract(model, data, batch=5).features)
-    monkeypatch.setattr(room.Pass, "run", None)  # it is all there: no pass is made
+    monkeypatch.setattr(room.ExtractionPass, "run", None)  # it is all there: no pass is made
     assert torch.equal(sl.extract(model, data, out=path).features, e.features)
     with pytest.raises(ValueError, match="another model"):
         sl.extract(make("bit-nano"), data, out=path)
@@ -163,13 +163,13 @@ def test_a_stopped_pass_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 def test_a_part_of_another_job_is_not_taken_up(tmp_path, monkeypatch):
     model, path = make("vit-nano4"), tmp_path / "f.safetensors"
-    run = room.Pass.run
+    run = room.ExtractionPass.run
 
     def half(self, dataset, store, **settings):
         run(self, dataset.subset(indices=range(5)), store, **settings)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room.Pass, "run", half)
+    monkeypatch.setattr(room.ExtractionPass, "run", half)
     with pytest.raises(KeyboardInterrupt):
         sl.extract(model, scenes("texture", num=10), out=path, batch=5)
     monkeypatch.undo()

@@ -105,7 +105,7 @@ def test_bad_images_are_named_and_the_others_predicted(folder, caplog):
 def test_nothing_to_predict_is_an_error(folder, tmp_path, caplog):
     model = named()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(sl.data.BadImage, match="holds no images"):
+    with pytest.raises(sl.data.BadImage, match="has no images"):
         sl.predict(model, tmp_path / "empty")
     with pytest.raises(sl.data.BadImage, match="cannot be read"):
         sl.predict(model, "none.png")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.training.failures import lost
-from sightline.training.parallel import World
+from sightline.training.failures import explain_lost_process
+from sightline.training.parallel import ProcessGroup
 from sightline.weights.containers.safetensors import SafetensorsSource
 from tests.training.tiny import data, interrupt, losses, model, recipe
 
@@ -38,12 +38,12 @@ def test_nan_in_a_parameter_names_step_place_and_last_good_state(tmp_path):
         sl.fit(model(), train, settings, out=tmp_path / "run", evals=broken)
     said = str(error.value)
     assert said.startswith("At step 6 the loss is nan; first seen in the parameter blocks.1.mlp.fc1.weight; ")
-    assert f"the last good state is that of step 4 in {tmp_path / 'run/state'}" in said
+    assert f"the last good state is from step 4 in {tmp_path / 'run/state'}" in said
     assert "diverged" in sl.Run(tmp_path / "run").rows()[-1]["event"]
     facts, tensors = state_of(tmp_path / "run")
     assert facts["step"] == 4
     assert all(torch.isfinite(t).all() for t in tensors.values())
-    # and it can be gone on with, to the end of an undisturbed run
+    # and it can be resumed, to the end of an undisturbed run
     whole = sl.fit(model(), train, settings, out=tmp_path / "whole")
     run = sl.fit(model(), train, settings, out=tmp_path / "run")
     assert losses(run) == losses(whole)
@@ -56,7 +56,7 @@ def test_values_too_large_name_the_module_behind_which_they_appear(tmp_path):
         sl.fit(model(), data()[0], recipe(save_every=9), out=tmp_path / "a", evals=broken)
     broken = [(2, spoil("blocks.1.norm2.weight", 3e38)), (2, spoil("blocks.1.mlp.fc1.weight", 3e38))]
     with pytest.raises(
-        sl.training.Diverged, match=r"step 3 .*first seen behind blocks\.1\.\S+; there is no checkpoint yet"
+        sl.training.Diverged, match=r"step 3 .*first seen in the output of blocks\.1\.\S+; no checkpoint exists yet"
     ):
         sl.fit(model(), data()[0], recipe(save_every=9), out=tmp_path / "b", evals=broken)
 
@@ -66,7 +66,7 @@ def test_a_rate_far_too_high(every, tmp_path):
     settings = recipe(lr=1e30, steps=6, save_every=every, warmup=2)
     with pytest.raises(sl.training.Diverged, match=r"At step \d .*(first seen|lower lr)"):
         sl.fit(model(), data()[0], settings, val=data()[1], out=tmp_path / "run")
-    if (tmp_path / "run/state").exists():  # whatever is there must be good to go on from
+    if (tmp_path / "run/state").exists():  # whatever is there must be good to resume from
         _, tensors = state_of(tmp_path / "run")
         assert all(torch.isfinite(t).all() for t in tensors.values())
         assert max(float(t.abs().max()) for n, t in tensors.items() if n.startswith("task/")) < 1e3
@@ -83,7 +83,7 @@ def test_gradient_that_is_no_number_is_not_stepped_on(tmp_path):
 
     with pytest.raises(
         sl.training.Diverged,
-        match=r"At step 3 the gradient's norm is nan; first seen in the gradient of blocks\.0\.attn\.qkv\.weight",
+        match=r"At step 3 the gradient norm is nan; first seen in the gradient of blocks\.0\.attn\.qkv\.weight",
     ):
         sl.fit(m, data()[0], recipe(clip=1.0, save_every=9), out=tmp_path / "run", evals=[(2, hurt)])
     assert all(torch.isfinite(p).all() for p in m.parameters())
@@ -132,16 +132,16 @@ def test_the_same_cell_again_after_a_stop_at_a_smaller_size(tmp_path):
 
 
 def test_broken_exchanges_are_told_in_words_only_among_many(tmp_path):
-    def fails(world, words):
-        with lost(world, tmp_path):
+    def fails(processes, words):
+        with explain_lost_process(processes, tmp_path):
             raise RuntimeError(words)
 
     with pytest.raises(ConnectionError, match=r"Rank 0 of 2 lost contact .*same command"):
-        fails(World(size=2), "[gloo] Connection closed by peer\nmore")
+        fails(ProcessGroup(size=2), "[gloo] Connection closed by peer\nmore")
     with pytest.raises(RuntimeError, match="shapes"):
-        fails(World(size=2), "shapes do not match")
+        fails(ProcessGroup(size=2), "shapes do not match")
     with pytest.raises(RuntimeError, match="Connection"):
-        fails(World(), "Connection closed by peer")
+        fails(ProcessGroup(), "Connection closed by peer")
 
 
 def test_images_that_are_no_numbers(tmp_path):

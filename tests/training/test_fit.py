@@ -83,7 +83,7 @@ def test_folder_holds_what_ran_and_what_came_out(tmp_path):
     assert sl.Result.load(tmp_path / "c.npz").names == curves.names
 
 
-def test_first_loss_of_a_zero_head_is_ln_k(tmp_path):  # E5, R49
+def test_first_loss_of_a_zero_head_is_ln_k(tmp_path):
     run = sl.fit(model(), data()[0], recipe(steps=1), out=tmp_path / "run")
     assert losses(run)[0] == pytest.approx(np.log(10), abs=5e-6)  # float32: 2e-7 a rounding
     sigmoid = sl.fit(model(), data()[0], recipe(steps=1, loss="sigmoid"), out=tmp_path / "sigmoid")
@@ -255,7 +255,7 @@ def interrupt(_):
     return {}
 
 
-def test_recipe_s_size_resamples_the_positions(tmp_path):  # R47, R48: train low, tune high
+def test_recipe_s_size_resamples_the_positions(tmp_path):  # train low, tune high
     m = model()
     low = sl.fit(m, data()[0], recipe(steps=2), out=tmp_path / "low")
     high = sl.load(low.path, classes=10)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 KILLS = 20
-SCRIPT = Path(__file__).with_name("killing.py")
+SCRIPT = Path(__file__).with_name("kill_and_resume.py")
 
 
 @pytest.mark.slow

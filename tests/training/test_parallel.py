@@ -14,7 +14,7 @@ import pytest
 
 import sightline as sl
 
-SCRIPT = Path(__file__).with_name("together.py")
+SCRIPT = Path(__file__).with_name("ranks.py")
 # Halves of a batch are summed in another order: after six steps a ResNet's gradient norm differs by 1e-5 of itself on
 # some CPUs, and a weight by 5e-6. An image that is left out or counted twice changes both by a hundred times as much.
 CLOSE = 1e-4
@@ -72,9 +72,9 @@ def test_many_processes_train_as_one_does(tmp_path):
         masked = [numbers(tmp_path / f"{k}-masked-{n}") for k, n in ((kind, 2), ("ddp", 1))]
         np.testing.assert_allclose(*masked, rtol=CLOSE)
     # the sharded state of two processes goes on in one, and the other way round
-    finish(start(tmp_path, "go-on", world=1))
+    finish(start(tmp_path, "resume", world=1))
     np.testing.assert_allclose(numbers(tmp_path / "fsdp-cut-2"), numbers(one), rtol=CLOSE)
-    finish(start(tmp_path, "go-on", world=2))
+    finish(start(tmp_path, "resume", world=2))
     np.testing.assert_allclose(numbers(tmp_path / "ddp-cut-1"), numbers(one), rtol=CLOSE)
 
 

@@ -101,7 +101,7 @@ def test_what_a_recipe_prints_it_can_be_told(name):
 @given(st.integers(1, 10**7), st.integers(1, 4096), st.floats(0.1, 300))
 def test_epochs_count_whole_batches(images, batch, epochs):
     r = sl.Recipe(lr=0.1, batch=batch, epochs=epochs)
-    assert r.total(images) == round(epochs * max(1, images // batch))
+    assert r.total_steps(images) == round(epochs * max(1, images // batch))
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (0.1, 10), (0.999, 100), (1, 1), (5, 5)])

@@ -310,14 +310,13 @@ def every() -> dict[str, sl.Result]:
     near = sl.analysis.NeighborSimilarity(
         title="Near", caption="", by_distance=np.array([[1, 0.6], [2, 0.3]]), across=0.1
     )
-    match = sl.evals.Correspondence(title="Match", caption="", grid=(2, 2), similarity=np.eye(4) * 0.5 + 0.1)
     some = [
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localization(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
         maps(heads=4), attribution(), head_attention(), film(), what_if(), scale(), probed(), classification(),
         priors(), near,
         curves(), focus(), twins(),
-        match, retrieval, sets, sl.evals.vtab_references()[0],
+        retrieval, sets, sl.evals.vtab_references()[0],
         sl.evals.score_labels(random(5, 3), random(5, 3, seed=1) > 0.4), sl.evals.score_real([3, 1], [[3], [2]]),
     ]  # fmt: skip
     return {f"{i:02}-{type(r).__name__}": r for i, r in enumerate(some)}

@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.attention.statistics import cell_distances
-from sightline.observe.attention import Taps, attention_probs
+from sightline.observe.attention import attention_probs
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.spec import Result
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.spec import About, Result
 
-MEASURES = ("pixels", "raw", "prefix_mass", "entropy")
 CHUNK = 1 << 18  # probabilities that are reduced at a time: they stay in the cache
 
 
@@ -77,12 +76,12 @@ class AttentionDistance(Result):
 
 
 def attention_distance(
-    model: nn.Module | ObservedModel, data: Data, *, n: int | None = None, batch: int = 16, seed: int = 0
+    model: Model, data: Data, *, n: int | None = None, batch: int = 16, seed: int = 0
 ) -> AttentionDistance:
     """Mean distance, entropy and prefix mass of every head, averaged over the patches and then over the images.
 
-    The ViT paper takes 128 images, Raghu et al. 5,000. The fused attention of
-    any library is tapped without changing the model; `how["proof"]` says how many attentions were seen and how exactly.
+    The ViT paper takes 128 images, Raghu et al. 5,000. The attention of a model of another library is seen without
+    changing the model; `how["proof"]` says how many attentions were seen and how exactly.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> far = sl.attention_distance(model, sl.dataset("scenes/shape", num=8, size=32))
@@ -92,11 +91,11 @@ def attention_distance(
     s = observe(model)
     sums = HeadSums(s)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
-    with evaluation_mode(s), attention_probs(s, sums.keep, piece=CHUNK) as taps:
+    with evaluation_mode(s), attention_probs(s, sums.keep) as taps:
         for made in images.batches([s], what="attention distance"):
             s.model(made.images[0])
             sums.images += len(made)
-    return _result(s, sums, taps, {"n": sums.images, "batch": batch, "seed": seed})
+    return _result(s, sums, {"n": sums.images, "batch": batch, "seed": seed, "proof": taps.proof}, images.about(s))
 
 
 class HeadSums:
@@ -128,7 +127,7 @@ class HeadSums:
         return each.nansum(1).cpu()
 
 
-def _result(s: ObservedModel, sums: HeadSums, taps: Taps, how: dict[str, Any]) -> AttentionDistance:
+def _result(s: ObservedModel, sums: HeadSums, how: dict[str, Any], about: About) -> AttentionDistance:
     mean = torch.stack([sums.total[b] for b in sorted(sums.total)], dim=1) / sums.images  # (measures, blocks, heads)
     spread = (mean[4] - mean[0].square()).clamp(min=0)
     error = (spread / max(sums.images - 1, 1)).sqrt()
@@ -137,10 +136,14 @@ def _result(s: ObservedModel, sums: HeadSums, taps: Taps, how: dict[str, Any]) -
         title=f"Attention distance of {s.name}",
         caption=(
             f"Mean distance in pixels between a patch and what it attends to, per block and head, over "
-            f"{sums.images:,} images; prefix tokens left out, renormalized. {taps.proof}."
+            f"{sums.images:,} images; prefix tokens left out, renormalized. {how['proof']}."
         ),
-        how={**how, "renormalized": True, "tokens": "patches", "proof": taps.proof},
-        **{name: mean[i].numpy() for i, name in enumerate(MEASURES)},
+        how={**how, "renormalized": True, "tokens": "patches"},
+        about=about,
+        pixels=mean[0].numpy(),
+        raw=mean[1].numpy(),
+        prefix_mass=mean[2].numpy(),
+        entropy=mean[3].numpy(),
         error=error.numpy(),
         uniform=uniform,
         image_size=s.image.size,

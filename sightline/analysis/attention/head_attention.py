@@ -1,6 +1,6 @@
 """A few images with everything that was attended to in them: every patch, head and block, to be looked through."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.observe.attention import attention_probs
 from sightline.observe.images import Data, ImageSource, thumbnails
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
 LIMIT = 6 << 20  # bytes of attention that are kept: a page must hold them
@@ -50,7 +50,7 @@ class HeadAttention(Result):
         }
 
 
-def head_attention(model: nn.Module, data: Data, *, n: int = 4, seed: int = 0) -> HeadAttention:
+def head_attention(model: Model, data: Data, *, n: int = 4, seed: int = 0) -> HeadAttention:
     """The attention of every token, head and block on `n` images, as bytes, with the images beside it.
 
     What would be larger than 6 MiB is halved: first fewer images, down to two, then neighboring cells are joined
@@ -65,12 +65,14 @@ def head_attention(model: nn.Module, data: Data, *, n: int = 4, seed: int = 0) -
         raise ValueError(f"{s.name} has no attention to look at.")
     found: dict[int, list[Tensor]] = {}
     seen: list[NDArray[np.uint8]] = []
+    images = ImageSource(data=data, batch=1, n=n, seed=seed)
     with evaluation_mode(s), attention_probs(s, lambda b, p: found.setdefault(b, []).append(p.float().cpu())) as taps:
-        for made in ImageSource(data=data, batch=1, n=n, seed=seed).batches([s], what="head-attention"):
+        for made in images.batches([s], what="attention of the heads"):
             s.model(made.images[0])
             seen.append(thumbnails(made.images[0], s.image, 224))
     probs = torch.stack([torch.cat(found[b]) for b in sorted(found)], 1)  # (n, blocks, heads, tokens, tokens)
-    return _result(s, _rows(s, probs), np.concatenate(seen), {"seed": seed, "proof": taps.proof})
+    made_of = _result(s, _rows(s, probs), np.concatenate(seen), {"seed": seed, "proof": taps.proof})
+    return replace(made_of, about=images.about(s))
 
 
 def _rows(s: ObservedModel, probs: Tensor) -> Tensor:

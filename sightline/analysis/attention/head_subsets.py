@@ -1,13 +1,13 @@
 """Local heads see like a CNN's lower layers: CKA of head subsets, from local to global (Raghu et al., figure 5)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.attention.distance import attention_distance
 from sightline.analysis.embeddings import spearman
@@ -16,8 +16,8 @@ from sightline.analysis.similarity.measures import gram
 from sightline.evals.interval import Z95
 from sightline.models.taps import record
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import Layers, select_layers
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import Layers, select_layers
 from sightline.spec import Result
 
 
@@ -71,8 +71,8 @@ def rank_interval(rank: float, cases: int) -> tuple[float, float]:
 
 
 def head_subsets(
-    model: nn.Module,
-    cnn: nn.Module,
+    model: Model,
+    cnn: Model,
     data: Data,
     *,
     block: int = 0,
@@ -106,13 +106,14 @@ def head_subsets(
     path = [p.path for p in s.parts if p.kind == "heads"][block]
     watch = HeadGrams(s, path, subsets)
     sums = Sums([str(h) for h in subsets], columns)
+    images = ImageSource(data=data, batch=batch, n=n)
     with evaluation_mode(s, other):
-        for made in ImageSource(data=data, batch=batch, n=n).batches([s, other], what="head subsets"):
+        for made in images.batches([s, other], what="head subsets"):
             if len(made) >= SMALLEST:
                 sums.add(len(made), watch(made.images[0]), flat_grams(other, made.images[1], columns, "all")[0])
     distance = np.array([far[block][list(h)].mean() for h in subsets])
-    about = {"n": sums.images, "batch": batch, "size": size, "tokens": "all", "block": block}
-    return _result(s, other, sums, (tuple(subsets), distance), about)
+    how = {"n": sums.images, "batch": batch, "size": size, "tokens": "all", "block": block}
+    return replace(_result(s, other, sums, (tuple(subsets), distance), how), about=images.about(s, other))
 
 
 def _lower(s: ObservedModel) -> list[str]:

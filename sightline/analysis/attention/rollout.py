@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.observe.attention import attention_probs
 from sightline.observe.images import Data, ImageSource, thumbnails
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
 
@@ -76,14 +76,14 @@ def gradient_rollout(
     return rollout(weighted, identity=True)
 
 
-def seen_from(joint: Tensor, s: ObservedModel) -> Float[Tensor, "*b y x"]:
+def from_head(joint: Tensor, s: ObservedModel) -> Float[Tensor, "*b y x"]:
     """What the head looks through: the class token's row, or the mean of the patches' where it pools these."""
     rows = joint[..., 0, :] if s.pool == "cls" and s.prefix else joint[..., s.prefix :, :].mean(-2)
     return rows[..., s.prefix :].unflatten(-1, s.grid)
 
 
 def attention_rollout(
-    model: nn.Module,
+    model: Model,
     data: Data,
     *,
     identity: bool = False,
@@ -104,12 +104,13 @@ def attention_rollout(
     s = observe(model)
     kind = "gradient" if gradient else "with identity" if identity else "as in the ViT paper"
     maps, shown, at = [], [], 0
+    source = ImageSource(data=data, batch=batch, n=n)
     with evaluation_mode(s, gradients=gradient):
-        for made in ImageSource(data=data, batch=batch, n=n).batches([s], what="rollout"):
+        for made in source.batches([s], what="rollout"):
             images = made.images[0]
             wanted = None if targets is None else targets[at : at + len(made)].to(images.device)
             joint, proof = rollout_of(s, images, wanted, identity=identity, gradient=gradient)
-            maps.append(seen_from(joint, s).detach().float().cpu())
+            maps.append(from_head(joint, s).detach().float().cpu())
             shown.append(thumbnails(images, s.image))
             at += len(made)
     caption = f"Attention rollout ({kind}) over {len(s.attention_blocks)} blocks, seen from {_from(s)}. {proof}."
@@ -117,6 +118,7 @@ def attention_rollout(
         title=f"Rollout of {s.name}",
         caption=caption,
         how={"n": at, "kind": kind, "proof": proof, "tokens": _from(s)},
+        about=source.about(s),
         maps=torch.cat(maps).numpy(),
         image_size=s.image.size,
         images=np.concatenate(shown),
@@ -129,7 +131,7 @@ def rollout_of(
     """Rollout of one batch, and the proof of the tap. Layers and gradients are paired by block, not by order."""
     found: dict[int, Tensor] = {}
     keep = found.__setitem__ if gradient else _average(found)
-    with attention_probs(s, keep, through=gradient) as taps:
+    with attention_probs(s, keep) as taps:
         logits = s.model(images.requires_grad_(gradient))
     layers = [found[i] for i in sorted(found)]
     if not gradient:
@@ -140,7 +142,7 @@ def rollout_of(
 
 
 def attention_maps(
-    model: nn.Module, data: Data, *, block: int = -1, query: int | None = None, n: int | None = None, batch: int = 8
+    model: Model, data: Data, *, block: int = -1, query: int | None = None, n: int | None = None, batch: int = 8
 ) -> AttentionMaps:
     """The attention of every head of one block, from what the head sees or from one patch (`query`), over the patches.
 
@@ -161,12 +163,13 @@ def attention_maps(
     def keep(number: int, probs: Tensor) -> None:
         if number == block % depth:
             rows = (
-                seen_from(probs, s) if query is None else probs[..., s.prefix + query, s.prefix :].unflatten(-1, s.grid)
+                from_head(probs, s) if query is None else probs[..., s.prefix + query, s.prefix :].unflatten(-1, s.grid)
             )
             maps.append(rows.float().cpu())
 
+    source = ImageSource(data=data, batch=batch, n=n)
     with evaluation_mode(s), attention_probs(s, keep) as taps:
-        for made in ImageSource(data=data, batch=batch, n=n).batches([s], what="attention maps"):
+        for made in source.batches([s], what="attention maps"):
             s.model(made.images[0])
             shown.append(thumbnails(made.images[0], s.image))
     of = _from(s) if query is None else f"patch {query}"
@@ -174,6 +177,7 @@ def attention_maps(
         title=f"Attention of block {block % depth} of {s.name}",
         caption=f"Attention of each head of block {block % depth} from {of} to the patches. {taps.proof}.",
         how={"n": sum(map(len, maps)), "block": block % depth, "query": of, "proof": taps.proof},
+        about=source.about(s),
         maps=torch.cat(maps).numpy(),
         image_size=s.image.size,
         images=np.concatenate(shown),

@@ -1,19 +1,19 @@
 """`sl.attribution`: which part of an image a decision comes from, by Grad-CAM or rollout, and whether it is true."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from sightline.analysis.attention.rollout import rollout_of, seen_from
+from sightline.analysis.attention.rollout import from_head, rollout_of
 from sightline.analysis.saliency.cam import cam_layer, grad_cam
 from sightline.analysis.saliency.faithfulness import curves, randomized_copy, rank_agreement
 from sightline.observe.images import Data, ImageSource, thumbnails
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
 Method = Literal["grad_cam", "rollout", "rollout+identity", "gradient_rollout"]
@@ -70,11 +70,11 @@ def attribution_maps(s: ObservedModel, images: Tensor, targets: Tensor, method: 
     joint, _ = rollout_of(
         s, images.clone(), targets, identity=method == "rollout+identity", gradient=method == "gradient_rollout"
     )
-    return seen_from(joint, s).detach()
+    return from_head(joint, s).detach()
 
 
 def attribution(
-    model: nn.Module,
+    model: Model,
     data: Data,
     *,
     method: Method = "grad_cam",
@@ -95,16 +95,17 @@ def attribution(
     """
     s = observe(model)
     check_method(s, method)
-    twin = observe(randomized_copy(s.model, seed))
+    random_weights = replace(s, model=randomized_copy(s.model, seed))
     random = torch.Generator().manual_seed(seed)
     rows: list[list[Tensor]] = []
     shown: list[NDArray[np.uint8]] = []
-    for made in ImageSource(data=data, batch=batch, n=n, seed=seed).batches([s], what=f"attribution by {method}"):
-        with evaluation_mode(s, twin, gradients=True):
+    source = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    for made in source.batches([s], what=f"attribution by {method}"):
+        with evaluation_mode(s, random_weights, gradients=True):
             images = made.images[0]
             classes = s.model(images).argmax(1).detach()
             maps = attribution_maps(s, images, classes, method)
-            other = attribution_maps(twin, images, classes, method)
+            other = attribution_maps(random_weights, images, classes, method)
         shown.append(thumbnails(images, s.image))
         chance = torch.rand(maps.shape, generator=random).to(maps)
         with evaluation_mode(s):
@@ -116,6 +117,7 @@ def attribution(
         title=f"Attribution of {s.name} by {method}",
         caption=f"{method} ({where}) for the predicted class of {len(found[0])} images; blurred in {steps} steps.",
         how={"n": len(found[0]), "method": method, "layer": where, "steps": steps, "seed": seed, "replaced by": "blur"},
+        about=source.about(s),
         maps=found[0].astype(np.float32),
         classes=found[1],
         deletion=found[2],
@@ -133,6 +135,5 @@ def check_method(s: ObservedModel, method: str) -> None:
         raise ValueError(f"method is one of {', '.join(METHODS)}; got {method!r}.")
     if method != "grad_cam" and not s.attention_blocks:
         raise ValueError(f"{s.name} has no attention to roll out; use method='grad_cam'.")
-    with evaluation_mode(s):
-        if s.model(s.blank()).ndim != 2 or not getattr(s.model.config, "classes", 1):
-            raise ValueError(f"{s.name} has no classes: there is no decision to attribute.")
+    if not s.classes:
+        raise ValueError(f"{s.name} has no classes: there is no decision to attribute.")

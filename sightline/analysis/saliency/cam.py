@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sightline.models.taps import record
 from sightline.observe.model import ObservedModel
-from sightline.observe.select import as_tokens
+from sightline.observe.selection import as_tokens
 
 
 def cam(activations: Float[Tensor, "b n d"], gradients: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
@@ -42,7 +42,6 @@ def grad_cam(
     wanted = logits.argmax(1) if targets is None else targets.to(logits.device)
     value = tape[name]
     (gradient,) = torch.autograd.grad(logits.gather(1, wanted[:, None]).sum(), value)
-    tokens, prefix = as_tokens(value, s, name)
-    slopes, _ = as_tokens(gradient, s, name)
-    grid = (value.shape[2], value.shape[3]) if value.ndim == 4 else s.grid
-    return cam(tokens[:, prefix:], slopes[:, prefix:]).unflatten(1, grid).detach()
+    found, slopes = as_tokens(value, s, name), as_tokens(gradient, s, name)
+    p = found.prefix
+    return cam(found.tokens[:, p:], slopes.tokens[:, p:]).unflatten(1, found.grid or s.grid).detach()

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.saliency.attribution import METHODS, Method, attribution_maps, check_method
 from sightline.data.datasets import Dataset
 from sightline.evals.ground_truth import scene_masks
 from sightline.evals.interval import half_width
 from sightline.observe.images import ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
 
@@ -49,7 +49,7 @@ class ObjectFocus(Result):
 
 
 def object_focus(
-    model: nn.Module,
+    model: Model,
     data: Dataset,
     *,
     methods: Sequence[Method] | None = None,
@@ -90,6 +90,7 @@ def object_focus(
             f"predicted class, {', '.join(chosen)}."
         ),
         how={"n": int(seen.sum()), "seed": seed, "methods": chosen, "left out, not to be seen": int((~seen).sum())},
+        about=ImageSource(data=data, batch=batch, n=n, seed=seed).about(s),
         methods=chosen,
         mass=torch.cat(rows, dim=1).numpy()[:, seen],
         area=inside.double().mean((1, 2)).numpy()[seen],

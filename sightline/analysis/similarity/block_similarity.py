@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from sightline.analysis.similarity.cka import cka
 from sightline.data.datasets import Dataset
-from sightline.observe.images import Data
-from sightline.observe.select import Tokens
+from sightline.observe.images import Data, ImageSource
+from sightline.observe.model import Model, observe
+from sightline.observe.selection import Tokens
 from sightline.spec import Result
 
 
@@ -29,6 +29,7 @@ class BlockSimilarity(Result):
     similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN behind the last block of a shallower one
     band: NDArray[np.float64]
     depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
+    varied: str = ""  # what differs between the models: "data", "size", "tuning" ...; empty where it is not said
 
     def summary(self) -> dict[str, float]:
         numbers = {}
@@ -43,8 +44,8 @@ class BlockSimilarity(Result):
 
 
 def block_similarity(
-    models: Mapping[str, nn.Module],
-    reference: nn.Module,
+    models: Mapping[str, Model],
+    reference: Model,
     data: Data,
     *,
     tokens: Tokens = "all",
@@ -52,11 +53,13 @@ def block_similarity(
     batch: int = 256,
     repeats: int = 1,
     seed: int = 0,
+    varied: str = "",
 ) -> BlockSimilarity:
     """CKA by block between each of the models and the reference, on the same images.
 
     Serves three questions: fractions of the data against all of it, other sizes of model, before and after fine-tuning.
     Models of another depth are compared at the nearest relative depth; for every pair of layers see `sl.cka`.
+    `varied` says which of them: "data", "size" or "tuning".
 
     >>> full, half = sl.build("vit-nano4", classes=0, seed=1), sl.build("vit-nano4", classes=0, depth=3)
     >>> found = sl.analysis.block_similarity({"half": half, "itself": full}, full, sl.dataset("scenes/shape",
@@ -67,10 +70,10 @@ def block_similarity(
     if not models:
         raise ValueError("There is no model to compare with the reference.")
     rows, bands, depths = [], [], []
-    for model in models.values():
-        found = cka(
-            model, reference, data, layers="blocks", tokens=tokens, batch=batch, n=n, repeats=repeats, seed=seed
-        )
+    observed = {name: observe(model) for name, model in models.items()}
+    one = observe(reference)
+    for s in observed.values():
+        found = cka(s, one, data, layers="blocks", tokens=tokens, batch=batch, n=n, repeats=repeats, seed=seed)
         mine, theirs = len(found.rows), len(found.columns)
         depth = np.arange(mine) / max(mine - 1, 1)
         match = np.rint(depth * (theirs - 1)).astype(int)
@@ -81,16 +84,18 @@ def block_similarity(
         title="Similarity to the reference, by block",
         caption=f"CKA of each block with the reference's at the same depth: {found.how['n']:,} images.",
         how={"n": found.how["n"], "batch": batch, "repeats": repeats, "seed": seed, "tokens": tokens},
+        about=replace(found.about, models=(*(s.renamed(k).id if k else s.id for k, s in observed.items()), one.id)),
         models=tuple(models),
         similarity=padded(rows),
         band=padded(bands),
         depth=padded(depths),
+        varied=varied,
     )
 
 
 def frequency_similarity(
-    model: nn.Module,
-    reference: nn.Module,
+    model: Model,
+    reference: Model,
     data: Dataset,
     counts: Sequence[int],
     *,
@@ -99,7 +104,7 @@ def frequency_similarity(
     n: int | None = None,
     batch: int = 256,
 ) -> BlockSimilarity:
-    """CKA by block with the reference, on the images of frequent and of rare classes apart (R85).
+    """CKA by block with the reference, on the images of frequent and of rare classes apart.
 
     `counts`: how many images of each class the model was trained on, `train.counts()` of an imbalanced dataset. The
     classes are sorted by it and parted into `groups` of equal number. `n` images of each group are taken.
@@ -116,15 +121,17 @@ def frequency_similarity(
         raise ValueError(f"{len(counts)} classes are parted into 2 to {len(counts)} groups; got {groups}.")
     order = np.argsort(-np.asarray(counts), kind="stable")
     rows = []
+    one, other = observe(model), observe(reference)
     for part in np.array_split(order, groups):
         images = data.subset(indices=np.flatnonzero(np.isin(data.labels, part)))
-        rows.append(block_similarity({"": model}, reference, images, tokens=tokens, n=n, batch=batch))
+        rows.append(block_similarity({"": one}, other, images, tokens=tokens, n=n, batch=batch))
     between = [f"classes, group {i + 1} of {groups}" for i in range(1, groups - 1)]
     return replace(
         rows[0],
         title="Similarity to the reference, by frequency of the class",
         caption=f"CKA of each block with the reference's, on images of {groups} groups of classes by frequency.",
         how={**rows[0].how, "n": tuple(r.how["n"] for r in rows), "groups": groups},
+        about=replace(rows[0].about, images=ImageSource(data=data, batch=batch).fingerprint()),
         models=("most frequent classes", *between, "rarest classes"),
         similarity=np.concatenate([r.similarity for r in rows]),
         band=np.concatenate([r.band for r in rows]),

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.similarity.grams import NEIGHBORS, SMALLEST, Sums, flat_grams
 from sightline.evals.interval import t95
 from sightline.models.taps import paths
 from sightline.observe.images import Batch, Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import Layers, Tokens, check_tokens, select_layers
-from sightline.spec import Result
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
+from sightline.spec import About, Result
 
 ESTIMATOR = "<K^, L^> of U-centered Gram matrices, summed over batches before the ratio: a batch of m weighs m(m-3)"
 log = logging.getLogger("sightline.analysis")
@@ -71,8 +71,8 @@ def _best(x: NDArray) -> NDArray:
 
 
 def cka(
-    a: nn.Module,
-    b: nn.Module | None,
+    a: Model,
+    b: Model | None,
     data: Data,
     *,
     layers: Layers | tuple[Layers, Layers] = "all",
@@ -106,11 +106,9 @@ def cka(
             sums = Sums(whats[0].names, whats[1].names if len(whats) > 1 else None)
             dropped += run(sums, whats, images.batches(observed, repeat=r, what="CKA"))
             runs.append(sums)
-    return _result(
-        whats,
-        runs,
-        {"n": runs[0].images, "batch": batch, "repeats": repeats, "seed": seed, "dropped": dropped},
-    )
+    how = {"n": runs[0].images, "batch": batch, "repeats": repeats, "seed": seed, "dropped": dropped}
+    both = list({id(s.model): s for s in observed}.values())
+    return _result(whats, runs, how, images.about(*both, repeats=repeats))
 
 
 class Watch:
@@ -150,7 +148,7 @@ def check_repeats(repeats: Any) -> None:
         raise ValueError(f"repeats is a whole number from 1 up; got {repeats!r}.")
 
 
-def watches(a: nn.Module, b: nn.Module | None, layers: Any, tokens: Any) -> list[Watch]:
+def watches(a: Model, b: Model | None, layers: Any, tokens: Any) -> list[Watch]:
     """One watch for a model with itself, two for two models or for two choices within one."""
     one = observe(a)
     two = one if b is None or b is a else observe(b)
@@ -179,7 +177,7 @@ def band(runs: list[Sums], values: Tensor) -> tuple[Tensor, str]:
     return t95(batches - 1) * runs[0].error(), f"95 %, Student's t over {batches} batches of one repeat, delta method"
 
 
-def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
+def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any], about: About) -> CKA:
     a, b = whats[0], whats[-1]
     each = torch.stack([sums.cka() for sums in runs])
     knn = torch.stack([sums.knn() for sums in runs]).mean(0)
@@ -203,6 +201,7 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any]) -> CKA:
         title=title,
         caption=caption,
         how=how,
+        about=about,
         similarity=each.mean(0).numpy(),
         band=width.numpy(),
         knn=knn.numpy(),

@@ -8,7 +8,7 @@ from torch import Tensor
 from sightline.analysis.similarity.measures import gram, neighbors, u_center
 from sightline.models.taps import record
 from sightline.observe.model import ObservedModel
-from sightline.observe.select import MissingTokenError, Tokens, select_tokens
+from sightline.observe.selection import MissingTokenError, Tokens, select_tokens
 
 NEIGHBORS = 10  # of the second opinion, within a batch
 SMALLEST = 4  # images in a batch: HSIC_1 divides by m - 3

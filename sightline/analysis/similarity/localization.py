@@ -1,7 +1,7 @@
 """Which input patch each token of a layer still knows: CKA of tokens with patches (Raghu et al., figures 9, 10)."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.similarity.grams import SMALLEST
 from sightline.analysis.similarity.measures import u_center
 from sightline.models.taps import record
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import ObservedModel, evaluation_mode, observe
-from sightline.observe.select import as_tokens, select_layers
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.selection import as_tokens, select_layers
 from sightline.spec import Result
 
 log = logging.getLogger("sightline.analysis")
@@ -65,7 +65,7 @@ class Localization(Result):
 
 
 def localization(
-    model: nn.Module, data: Data, *, layer: str | None = None, n: int | None = None, batch: int = 128, seed: int = 0
+    model: Model, data: Data, *, layer: str | None = None, n: int | None = None, batch: int = 128, seed: int = 0
 ) -> Localization:
     """CKA of every token of a layer (by default the output of the last block) with the raw pixels of every patch.
 
@@ -88,7 +88,8 @@ def localization(
             with record(s.model, name) as tape:
                 s.model(made.images[0])
             sums.add(*_cells(tape[name], made.images[0], s, name))
-    return _result(s, name, sums, {"n": sums.images, "batch": batch, "seed": seed})
+    found = _result(s, name, sums, {"n": sums.images, "batch": batch, "seed": seed})
+    return replace(found, about=images.about(s))
 
 
 def _only(names: list[str], given: str) -> str:
@@ -99,8 +100,8 @@ def _only(names: list[str], given: str) -> str:
 
 def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[Tensor, Tensor, int, tuple[int, int]]:
     """Tokens (t, m, d), patches (p, m, pixels), how many of the tokens are prefix, and the grid of the rest."""
-    grid = (layer.shape[2], layer.shape[3]) if layer.ndim == 4 else s.grid
-    tokens, prefix = as_tokens(layer, s, name)
+    found = as_tokens(layer, s, name)
+    tokens, prefix, grid = found.tokens, found.prefix, found.grid or s.grid
     if tokens.shape[1] - prefix != grid[0] * grid[1]:
         raise ValueError(
             f"{name} has {tokens.shape[1] - prefix} tokens, not one for each of {grid[0]} x {grid[1]} cells."

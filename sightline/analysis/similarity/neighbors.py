@@ -1,4 +1,4 @@
-"""How alike neighboring patches of images are, unlike neighboring words (R76)."""
+"""How alike neighboring patches of images are, unlike neighboring words."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.analysis.attention.statistics import cell_distances
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import observe
+from sightline.observe.model import Model, observe
 from sightline.spec import Result
 
 
@@ -45,7 +45,7 @@ def unit_patches(images: Float[Tensor, "b c y x"], grid: tuple[int, int]) -> Flo
 
 
 def neighbor_similarity(
-    model: nn.Module, data: Data, *, n: int | None = None, batch: int = 32, seed: int = 0
+    model: Model, data: Data, *, n: int | None = None, batch: int = 32, seed: int = 0
 ) -> NeighborSimilarity:
     """Correlation of the pixels of patches by distance, on the images and the grid that a model sees.
 
@@ -59,7 +59,8 @@ def neighbor_similarity(
     levels, group = far.unique(return_inverse=True)
     total, across, seen, pairs = torch.zeros(len(levels), dtype=torch.float64), 0.0, 0, 0
     count = torch.zeros_like(total).scatter_add_(0, group.flatten(), torch.ones(far.numel(), dtype=torch.float64))
-    for made in ImageSource(data=data, batch=batch, n=n, seed=seed).batches([s], what="neighboring patches"):
+    source = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    for made in source.batches([s], what="neighboring patches"):
         images = made.images[0]
         images = images[..., : images.shape[2] // s.grid[0] * s.grid[0], : images.shape[3] // s.grid[1] * s.grid[1]]
         unit = unit_patches(images.double(), s.grid).cpu()
@@ -71,6 +72,7 @@ def neighbor_similarity(
         title="Neighboring patches",
         caption=f"Correlation of the pixels of two patches of {s.patch} pixels by distance: {seen:,} images.",
         how={"n": seen, "grid": s.grid, "batch": batch, "seed": seed, "center": "mean color of each image"},
+        about=source.about(s),
         by_distance=table.numpy(),
         across=across / pairs if pairs else float("nan"),
     )

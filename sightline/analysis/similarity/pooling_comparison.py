@@ -1,16 +1,15 @@
 """A class-token model beside its mean-pooled twin: where tokens stay, what they know, where the two part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from sightline.analysis.probes import layer_probes, token_probes
 from sightline.analysis.similarity.block_similarity import block_similarity, padded
 from sightline.analysis.similarity.localization import localization
 from sightline.data.datasets import Dataset
-from sightline.observe.model import ObservedModel, observe
+from sightline.observe.model import Model, ObservedModel, observe
 from sightline.spec import Result
 
 
@@ -46,8 +45,8 @@ class PoolingComparison(Result):
 
 
 def pooling_comparison(
-    cls: nn.Module,
-    gap: nn.Module,
+    cls: Model,
+    gap: Model,
     train: Dataset,
     test: Dataset,
     *,
@@ -70,15 +69,13 @@ def pooling_comparison(
     one, two = observe(cls), observe(gap)
     _check(one, two)
     look = {"batch": batch, "n": n, "seed": seed}
-    where = [localization(s.model, test, **look) for s in (one, two)]  # type: ignore[arg-type]
+    where = [localization(s, test, **look) for s in (one, two)]  # type: ignore[arg-type]
     scores = [found.summary() for found in where]
-    alike = block_similarity({"CLS": one.model}, two.model, test, **look)  # type: ignore[arg-type]
-    curves = layer_probes({"CLS": one.model, "GAP": two.model}, train, test, shots=shots, batch=batch)
+    alike = block_similarity({"CLS": one}, two, test, **look)  # type: ignore[arg-type]
+    curves = layer_probes({"CLS": one, "GAP": two}, train, test, shots=shots, batch=batch)
     depths = [len(s.block_outputs) for s in (one, two)]
     chosen = [sorted({0, min(1, d - 1), d // 2 - 1 if d > 1 else 0, max(d - 2, 0), d - 1}) for d in depths]
-    tokens = [
-        token_probes(s.model, train, test, layers=c, shots=shots, batch=batch) for s, c in zip((one, two), chosen)
-    ]
+    tokens = [token_probes(s, train, test, layers=c, shots=shots, batch=batch) for s, c in zip((one, two), chosen)]
     return PoolingComparison(
         title=f"{one.name} with a class token, {two.name} without",
         caption=(
@@ -86,6 +83,7 @@ def pooling_comparison(
             f"class, {len(test):,} to test."
         ),
         how={"n": where[0].how["n"], "batch": batch, "seed": seed, "shots": shots or "all", "test": len(test)},
+        about=replace(curves.about, models=(one.id, two.id)),
         own=np.array([s["tokens most like their own patch"] for s in scores]),
         own_cka=np.array([s.get("CKA with the own patch, mean", np.nan) for s in scores]),
         by_block=alike.similarity[0],

@@ -1,1 +1,1 @@
-"""What training may do to an image."""
+"""Data augmentation."""

@@ -1,4 +1,4 @@
-"""What training may do to an image: a frozen record of settings, and pure functions keyed by (seed, epoch, index)."""
+"""Data augmentation: the settings, and functions whose random draws are keyed by (seed, epoch, index)."""
 
 import math
 from dataclasses import dataclass
@@ -10,74 +10,76 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from sightline.data.augment.randaugment import OPERATIONS, apply
+from sightline.data.augment.randaugment import OPERATIONS, apply_operation
 from sightline.data.draws import Draws, Number, generator
 from sightline.data.images import KERNELS, Pixels
 from sightline.spec import ImageSpec
 
-TRIES = 10  # of the inception crop, before it falls back to the center
+TRIES = 10  # attempts of the inception crop before the center crop
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Settings of the training transform, in the order in which they apply. The defaults are the inception crop and a
-    flip, as in the ViT and BiT papers; `None` or 0 switches a step off.
+    """Settings of the training transform, in the order in which the steps apply. The defaults are the inception crop
+    and the flip of the ViT and BiT papers; `None` or 0 turns a step off.
 
     >>> sl.data.Augment(randaugment=(2, 10), mixup=0.2).crop_area
     (0.05, 1.0)
     >>> sl.data.Augment(erase=2.0)
     Traceback (most recent call last):
         ...
-    ValueError: Augment(erase=2.0): a probability lies between 0 and 1.
+    ValueError: Augment(erase=2.0): expected a probability, 0 to 1.
     """
 
-    crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # share of the image's area (ViT, code of appendix B.1.1)
-    crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop before it becomes a square
-    crop_side: Number | None = None  # instead of crop_area: a window of this share of both sides (BiT: 128 of 160)
+    crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # fraction of the image's area (ViT, code of appendix B.1.1)
+    crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop, before it is resized
+    crop_side: Number | None = None  # instead of crop_area: a crop of this fraction of both sides (BiT: 128 of 160)
     flip: bool = True
-    shift: Number = 0.0  # moved by up to this share of the side, borders mirrored: what small images get for a crop
+    shift: Number = 0.0  # random shift by up to this fraction of the side, reflected borders; for small images
     randaugment: tuple[int, Number] | None = None  # operations per image, magnitude 0..10
     jitter: Number | tuple[Number, Number, Number, Number] = 0.0  # brightness, contrast, saturation, hue (<= 0.5)
     erase: Number = 0.0  # probability of one erased rectangle
-    mixup: Number = 0.0  # alpha of Beta(alpha, alpha); one draw per batch, labels become shares of classes
-    cutmix: Number = 0.0  # the same; with both, a coin per batch decides
-    repeats: int = 1  # each image so many times in a row, each time drawn anew (repeated augmentation)
+    mixup: Number = 0.0  # alpha of Beta(alpha, alpha), one draw per batch; labels become class weights
+    cutmix: Number = 0.0  # the same; with both, one is chosen at random for each batch
+    repeats: int = 1  # repeated augmentation: each image so often in a row, with new draws each time
 
     def __post_init__(self) -> None:
         low, high = self.crop_area or (1.0, 1.0)
-        _need(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
+        _require(0 < low <= high <= 1, f"crop_area={self.crop_area}", "expected 0 < low <= high <= 1")
         low, high = self.crop_ratio
-        _need(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
+        _require(0 < low <= high, f"crop_ratio={self.crop_ratio}", "expected 0 < low <= high")
         side = 1.0 if self.crop_side is None else self.crop_side
-        _need(0 < side <= 1, f"crop_side={self.crop_side}", "expected a share of the side, 0 < crop_side <= 1")
+        _require(0 < side <= 1, f"crop_side={self.crop_side}", "expected a fraction of the side, 0 < crop_side <= 1")
         both = self.crop_side is not None and self.crop_area is not None
-        _need(
-            not both, f"crop_area={self.crop_area}, crop_side={self.crop_side}", "give one of them, the other as None"
+        _require(
+            not both,
+            f"crop_area={self.crop_area}, crop_side={self.crop_side}",
+            "give one of them and set the other to None",
         )
-        _need(0 <= self.shift < 1, f"shift={self.shift}", "expected a share of the side, 0 <= shift < 1")
+        _require(0 <= self.shift < 1, f"shift={self.shift}", "expected a fraction of the side, 0 <= shift < 1")
         count, level = self.randaugment or (0, 0)
-        _need(
+        _require(
             count >= 0 and 0 <= level <= 10, f"randaugment={self.randaugment}", "expected (operations, magnitude 0..10)"
         )
-        _need(all(j >= 0 for j in self.jitters), f"jitter={self.jitter}", "expected numbers of at least 0")
-        _need(self.jitters[3] <= 0.5, f"jitter={self.jitter}", "a hue turns by at most 0.5 of the circle")
-        _need(0 <= self.erase <= 1, f"erase={self.erase}", "a probability lies between 0 and 1")
-        _need(self.mixup >= 0, f"mixup={self.mixup}", "the alpha of a Beta is at least 0")
-        _need(self.cutmix >= 0, f"cutmix={self.cutmix}", "the alpha of a Beta is at least 0")
-        _need(self.repeats >= 1, f"repeats={self.repeats}", "expected at least 1")
+        _require(all(j >= 0 for j in self.jitters), f"jitter={self.jitter}", "expected numbers >= 0")
+        _require(self.jitters[3] <= 0.5, f"jitter={self.jitter}", "expected a hue of at most 0.5")
+        _require(0 <= self.erase <= 1, f"erase={self.erase}", "expected a probability, 0 to 1")
+        _require(self.mixup >= 0, f"mixup={self.mixup}", "expected alpha >= 0")
+        _require(self.cutmix >= 0, f"cutmix={self.cutmix}", "expected alpha >= 0")
+        _require(self.repeats >= 1, f"repeats={self.repeats}", "expected at least 1")
 
     @property
     def jitters(self) -> tuple[Number, Number, Number, Number]:
-        """Brightness, contrast, saturation, hue. One number stands for the first three."""
+        """Brightness, contrast, saturation, hue; a single number sets the first three."""
         return self.jitter if isinstance(self.jitter, tuple) else (self.jitter, self.jitter, self.jitter, 0.0)
 
     @property
     def mixes(self) -> bool:
-        """Whether the labels of a batch come as shares of classes."""
+        """Whether images are mixed, so that labels become class weights."""
         return self.mixup > 0 or self.cutmix > 0
 
 
-def _need(holds: bool, given: str, expected: str) -> None:
+def _require(holds: bool, given: str, expected: str) -> None:
     if not holds:
         raise ValueError(f"Augment({given}): {expected}.")
 
@@ -85,12 +87,12 @@ def _need(holds: bool, given: str, expected: str) -> None:
 def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDArray[np.float64]:
     """Inception crops of images with these (width, height): left, upper, right, lower, one row each.
 
-    The area and the logarithm of the ratio are uniform; the first of ten tries that fits inside is taken, else the
-    largest centered crop of an allowed ratio. With `crop_side`, windows of that share of both sides.
+    The area and the logarithm of the ratio are uniform; the first of ten attempts that fits into the image is used,
+    else the largest center crop of an allowed ratio. With `crop_side`, crops of that fraction of both sides.
     """
     width, height = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
     if augment.crop_side is not None:
-        return _windows(sizes.astype(float), augment.crop_side, draws)
+        return _window_boxes(sizes.astype(float), augment.crop_side, draws)
     if augment.crop_area is None:
         return np.concatenate([0 * width, 0 * height, width, height], axis=1)
     low, high = augment.crop_area
@@ -110,8 +112,8 @@ def crop_boxes(sizes: NDArray[np.int64], augment: Augment, draws: Draws) -> NDAr
     return np.stack([left, upper, left + w, upper + h], axis=1)
 
 
-def _windows(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[np.float64]:
-    """Resizing to r x r and cutting a random c x c is cutting c / r of both sides and resizing to c x c."""
+def _window_boxes(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[np.float64]:
+    """A random c x c crop after resizing to r x r is a crop of c / r of both sides, resized to c x c."""
     inside = np.maximum(1, np.rint(sizes * side))
     chance = np.stack([draws.uniform("crop left"), draws.uniform("crop upper")], axis=1)
     corner = np.floor(chance * (sizes - inside + 1))
@@ -119,8 +121,8 @@ def _windows(sizes: NDArray[np.float64], side: Number, draws: Draws) -> NDArray[
 
 
 def resize(pixels: Pixels, spec: ImageSpec) -> Pixels:
-    """A crop at the model's size, antialiased. torch's kernel for bytes gives what Pillow gives, give or take one level
-    of 255, in half the time."""
+    """Resize a crop to the size of the model, with antialiasing. torch's uint8 kernel differs from Pillow by at most
+    one level of 255 and takes half the time."""
     if pixels.shape[:2] == spec.size:
         return pixels
     if spec.interpolation == "nearest":
@@ -132,14 +134,14 @@ def resize(pixels: Pixels, spec: ImageSpec) -> Pixels:
 
 @dataclass(frozen=True)
 class AugmentParameters:
-    """All draws of a batch, made at once; row i is what happens to image i."""
+    """All random draws of a batch; row i is for image i."""
 
     boxes: NDArray[np.float64]
     mirror: NDArray[np.bool_]
-    moves: NDArray[np.int64]  # (b, 2), pixels down and right
+    shifts: NDArray[np.int64]  # (b, 2), pixels down and to the right
     operations: NDArray[np.int64]  # (b, operations of RandAugment)
     signs: NDArray[np.float64]  # (b, the same), -1 or 1
-    places: NDArray[np.float64]  # (b, the same, 2), where a cutout falls
+    places: NDArray[np.float64]  # (b, the same, 2), center of a cutout
     colors: NDArray[np.float64]  # (b, 4), in -1..1
     erased: NDArray[np.int64]  # (b, 4): upper, lower, left, right
 
@@ -147,41 +149,41 @@ class AugmentParameters:
 def draw_parameters(
     sizes: NDArray[np.int64], augment: Augment, draws: Draws, *, size: tuple[int, int]
 ) -> AugmentParameters:
-    """Every draw that the images of a batch need."""
+    """All random draws for images of these (width, height)."""
     count = augment.randaugment[0] if augment.randaugment else 0
     flip = draws.uniform("flip") < 0.5
     return AugmentParameters(
         boxes=crop_boxes(sizes, augment, draws),
         mirror=flip if augment.flip else np.zeros_like(flip),
-        moves=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
+        shifts=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
         operations=draws.choices("operation", len(OPERATIONS), count),
         signs=np.where(draws.many("sign", count) < 0.5, -1.0, 1.0),
         places=draws.many("place", 2 * count).reshape(len(flip), count, 2),
-        colors=2 * draws.many("color", 4) - 1,
+        colors=2 * draws.many("colour", 4) - 1,  # a key, not a word: spelled as it was first
         erased=erase_boxes(augment.erase, draws, size),
     )
 
 
 def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Augment, spec: ImageSpec) -> Pixels:
-    """What was cropped of one image through the rest of its row of the plan."""
+    """The remaining steps for the crop of image `row`: resize, flip, shift, colors, erase."""
     pixels = resize(pixels, spec)
     if steps.mirror[row]:
         pixels = pixels[:, ::-1]
-    down, right = (int(v) for v in steps.moves[row])
+    down, right = (int(v) for v in steps.shifts[row])
     if down or right:
-        pixels = pixels[_mirrored(pixels.shape[0], down)][:, _mirrored(pixels.shape[1], right)]
+        pixels = pixels[_reflected_indices(pixels.shape[0], down)][:, _reflected_indices(pixels.shape[1], right)]
     if augment.randaugment or any(augment.jitters):
-        pixels = np.asarray(_recolored(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
+        pixels = np.asarray(_apply_colors(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
     hole = steps.erased[row]
     if hole[1] > hole[0]:
         pixels = pixels.copy()
-        pixels[hole[0] : hole[1], hole[2] : hole[3]] = np.rint(np.multiply(spec.mean, 255))  # zero, once normalized
+        pixels[hole[0] : hole[1], hole[2] : hole[3]] = np.rint(np.multiply(spec.mean, 255))  # zero after normalization
     return pixels
 
 
 def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment, spec: ImageSpec) -> Tensor | None:
-    """All images of one size at once, (b, h, w, 3) to (b, 3, y, x), where only moves, mirrors and holes are asked
-    for: the same bytes as `transform` one by one, several times faster. None where more is asked for."""
+    """`transform` for all images of one size at once, (b, h, w, 3) to (b, 3, y, x), several times faster. None if the
+    settings need more than flips, shifts and erasing."""
     if augment.crop_area or augment.crop_side or augment.randaugment or any(augment.jitters):
         return None
     planes = torch.from_numpy(stack).permute(0, 3, 1, 2)
@@ -190,11 +192,11 @@ def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment
             return None
         planes = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
     height, width = spec.size
-    edge = np.abs(steps.moves).max(0, initial=0)
+    edge = np.abs(steps.shifts).max(0, initial=0)
     wide = np.pad(planes.numpy(), ((0, 0), (0, 0), (edge[0],) * 2, (edge[1],) * 2), mode="reflect")
     mirrored = wide[..., ::-1]
     pixels = np.empty((len(stack), 3, height, width), np.uint8)
-    for row, (y, x) in enumerate((edge - steps.moves).tolist()):
+    for row, (y, x) in enumerate((edge - steps.shifts).tolist()):
         pixels[row] = (mirrored if steps.mirror[row] else wide)[row, :, y : y + height, x : x + width]
     for row in np.flatnonzero(steps.erased[:, 1] > steps.erased[:, 0]).tolist():
         top, bottom, left, right = (int(v) for v in steps.erased[row])
@@ -202,37 +204,39 @@ def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment
     return torch.from_numpy(pixels)
 
 
-def _mirrored(length: int, move: int) -> NDArray[np.int64]:
-    """Rows of an image that was moved: what comes in is the mirror image of its border."""
+def _reflected_indices(length: int, move: int) -> NDArray[np.int64]:
+    """The indices of a shifted axis, with reflected borders."""
     at = np.abs(np.arange(length) - move)
     return length - 1 - np.abs(length - 1 - at)
 
 
-def _recolored(image: Image.Image, row: int, steps: AugmentParameters, augment: Augment) -> Image.Image:
+def _apply_colors(image: Image.Image, row: int, steps: AugmentParameters, augment: Augment) -> Image.Image:
     if augment.randaugment:
         for number, sign, place in zip(steps.operations[row], steps.signs[row], steps.places[row]):
-            image = apply(OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place)
-    return recolor(image, augment.jitters, steps.colors[row]) if any(augment.jitters) else image
+            image = apply_operation(
+                OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place
+            )
+    return jitter_colors(image, augment.jitters, steps.colors[row]) if any(augment.jitters) else image
 
 
-def recolor(
+def jitter_colors(
     image: Image.Image, amounts: tuple[Number, Number, Number, Number], draws: NDArray[np.float64]
 ) -> Image.Image:
-    """Brightness, contrast and saturation times 1 +- amount, hue turned by +- amount."""
+    """Multiply brightness, contrast and saturation by 1 +- amount, rotate the hue by +- amount."""
     factors = np.maximum(0, 1 + np.multiply(amounts, draws))
     for kind, factor in zip((ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color), factors):
         if factor != 1:
             image = kind(image).enhance(float(factor))
     if amounts[3]:
         hue, *rest = image.convert("HSV").split()
-        turned = np.asarray(hue).astype(np.int16) + round(256 * amounts[3] * float(draws[3]))
-        hue = Image.fromarray((turned % 256).astype(np.uint8))
+        rotated = np.asarray(hue).astype(np.int16) + round(256 * amounts[3] * float(draws[3]))
+        hue = Image.fromarray((rotated % 256).astype(np.uint8))
         image = Image.merge("HSV", (hue, *rest)).convert("RGB")
     return image
 
 
 def erase_boxes(probability: Number, draws: Draws, size: tuple[int, int]) -> NDArray[np.int64]:
-    """Random erasing (Zhong et al. 2020): area 2..33 %, ratio 0.3..3.3. Rows without one are all zero."""
+    """Random erasing (Zhong et al. 2020): area 2 to 33 %, aspect ratio 0.3 to 3.3. Zeros where nothing is erased."""
     height, width = size
     area = draws.uniform("erase area", 0.02, 1 / 3) * height * width
     ratio = np.exp(draws.uniform("erase ratio", math.log(0.3), math.log(3.3)))
@@ -247,10 +251,10 @@ def erase_boxes(probability: Number, draws: Draws, size: tuple[int, int]) -> NDA
 def mix(
     images: UInt8[Tensor, "b 3 y x"], shares: Float[Tensor, "b k"], *, augment: Augment, key: int
 ) -> tuple[UInt8[Tensor, "b 3 y x"], Float[Tensor, "b k"]]:
-    """Mixup (Zhang et al. 2018) or cutmix (Yun et al. 2019) with one share for the whole batch, as the papers train.
+    """Mixup (Zhang et al. 2018) or CutMix (Yun et al. 2019) with one ratio for the whole batch, as in the papers.
 
-    Neighbors are partners (rows 0 and 1, 2 and 3, ...; a last odd row stays as it is). The batch is shuffled, so the
-    pairs are random, and a rank that holds a contiguous even slice of the batch holds both partners.
+    Neighboring images are mixed (0 and 1, 2 and 3, ...; an odd last image is left alone). The batch is shuffled, so the
+    pairs are random, and a rank with a contiguous, even part of the batch has both images of every pair.
     """
     chance = generator(key, "mix")
     cut = augment.cutmix > 0 and (augment.mixup == 0 or chance.random() < 0.5)
@@ -268,7 +272,7 @@ def mix(
 def _paste(
     images: UInt8[Tensor, "b 3 y x"], others: UInt8[Tensor, "b 3 y x"], share: float, center: NDArray[np.float64]
 ) -> tuple[UInt8[Tensor, "b 3 y x"], float]:
-    """A rectangle of 1 - share of the area from the partner; the share is then counted, as the border may cut it."""
+    """Paste a rectangle of 1 - share of the area from the other image; returns the actual share after clipping."""
     height, width = images.shape[-2:]
     half = math.sqrt(1 - share) / 2
     y0, y1 = (int(np.clip(round((center[0] + s * half) * height), 0, height)) for s in (-1, 1))

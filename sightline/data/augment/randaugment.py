@@ -1,7 +1,7 @@
 """RandAugment (Cubuk et al. 2020) with the sixteen operations and the magnitudes of its released code.
 
-That code moves by up to 100 pixels and cuts out 80 of 224: here both are shares of the image's size, so that small
-images are treated alike. What comes in from outside is gray 128, as there.
+That code translates by up to 100 pixels and cuts out 80 of 224: here both are fractions of the image size, so that they
+suit small images too. Pixels from outside the image are gray (128), as in that code.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ def _affine(image: Image.Image, matrix: tuple[Number, ...]) -> Image.Image:
     )
 
 
-def _add_below(image: Image.Image, amount: int) -> Image.Image:
-    """SolarizeAdd: brighten what is darker than 128."""
+def _solarize_add(image: Image.Image, amount: int) -> Image.Image:
+    """SolarizeAdd: brighten pixels darker than 128."""
     table = [min(255, v + amount) if v < 128 else v for v in range(256)]
     return image.point(table * 3)
 
@@ -36,7 +36,7 @@ def _cutout(image: Image.Image, share: float, place: NDArray[np.float64]) -> Ima
     return image
 
 
-def _strength(level: Number) -> float:
+def _enhancement(level: Number) -> float:
     return level / 10 * 1.8 + 0.1
 
 
@@ -48,11 +48,11 @@ TABLE: dict[str, Operation] = {
     "rotate": lambda im, l, s, p: im.rotate(s * l * 3, resample=Image.Resampling.BILINEAR, fillcolor=GRAY),
     "posterize": lambda im, l, s, p: ImageOps.posterize(im, max(1, round(l / 10 * 4))),
     "solarize": lambda im, l, s, p: ImageOps.solarize(im, round(l / 10 * 256)),
-    "solarize_add": lambda im, l, s, p: _add_below(im, round(l * 11)),
-    "color": lambda im, l, s, p: ImageEnhance.Color(im).enhance(_strength(l)),
-    "contrast": lambda im, l, s, p: ImageEnhance.Contrast(im).enhance(_strength(l)),
-    "brightness": lambda im, l, s, p: ImageEnhance.Brightness(im).enhance(_strength(l)),
-    "sharpness": lambda im, l, s, p: ImageEnhance.Sharpness(im).enhance(_strength(l)),
+    "solarize_add": lambda im, l, s, p: _solarize_add(im, round(l * 11)),
+    "color": lambda im, l, s, p: ImageEnhance.Color(im).enhance(_enhancement(l)),
+    "contrast": lambda im, l, s, p: ImageEnhance.Contrast(im).enhance(_enhancement(l)),
+    "brightness": lambda im, l, s, p: ImageEnhance.Brightness(im).enhance(_enhancement(l)),
+    "sharpness": lambda im, l, s, p: ImageEnhance.Sharpness(im).enhance(_enhancement(l)),
     "shear_x": lambda im, l, s, p: _affine(im, (1, s * l * 0.03, 0, 0, 1, 0)),
     "shear_y": lambda im, l, s, p: _affine(im, (1, 0, 0, s * l * 0.03, 1, 0)),
     "translate_x": lambda im, l, s, p: _affine(im, (1, 0, s * l * 10 / 224 * im.width, 0, 1, 0)),
@@ -62,6 +62,8 @@ TABLE: dict[str, Operation] = {
 OPERATIONS = tuple(TABLE)
 
 
-def apply(operation: str, image: Image.Image, *, level: Number, sign: float, place: NDArray[np.float64]) -> Image.Image:
-    """One operation at a level of 0..10; `sign` turns or moves the other way, `place` (0..1) says where to cut."""
+def apply_operation(
+    operation: str, image: Image.Image, *, level: Number, sign: float, place: NDArray[np.float64]
+) -> Image.Image:
+    """One operation at a level of 0..10; `sign` reverses rotations and shifts, `place` (0..1) centers a cutout."""
     return TABLE[operation](image, level, sign, place)

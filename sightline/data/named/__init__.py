@@ -1,1 +1,1 @@
-"""Datasets by name."""
+"""Datasets by name: the table, how they are fetched, and how they are kept on disk."""

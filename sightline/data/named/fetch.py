@@ -1,4 +1,4 @@
-"""Getting files: from an official address, or from a package registry through the user's own tool."""
+"""Fetch published files: from their official address, or from a package registry with the user's own tool."""
 
 import shutil
 import subprocess
@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
-from sightline.data.download import download as fetch_file
-from sightline.data.download import verified
+from sightline.data.download import download as download_file
+from sightline.data.download import has_checksum
 from sightline.data.errors import FetchError
+from sightline.progress import status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +27,8 @@ class Remote:
 
 
 def download(remote: Remote, folder: Path) -> Path:
-    """Fetch a file into a folder."""
-    return fetch_file(remote.url, folder / remote.name, remote.checksum)
+    """Download a published file into a folder."""
+    return download_file(remote.url, folder / remote.name, remote.checksum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +46,19 @@ class Package:
     def fetch(self, folder: Path) -> Path:
         """The package file, in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as room:
-            with Console(stderr=True).status(f"fetching the {self} with {self.tool}"):
-                TOOLS[self.tool](self.package, room)
-            files = [f for f in Path(room).iterdir() if f.is_file() and not f.name.startswith(".")]
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            with status(f"fetching the {self} with {self.tool}"):
+                TOOLS[self.tool](self.package, temporary)
+            files = [f for f in Path(temporary).iterdir() if f.is_file() and not f.name.startswith(".")]
             if len(files) != 1:
-                raise FetchError(f"{self} came as {len(files)} files instead of one.")
-            if not verified(files[0], self.checksum):
-                raise FetchError(f"{self} does not have the checksum {self.checksum}; it was not kept.")
+                raise FetchError(f"{self} has {len(files)} files, expected one.")
+            if not has_checksum(files[0], self.checksum):
+                raise FetchError(f"{self} does not have the checksum {self.checksum} and was deleted.")
             return Path(shutil.move(files[0], folder / files[0].name))
 
 
 def _run(command: list[str], where: str) -> None:
-    """Run a registry's tool; its last line tells why it failed."""
+    """Run the tool of a registry; the last line that it prints says why it failed."""
     if shutil.which(command[0]) is None:
         raise FetchError(f"{command[0]} is not installed.")
     try:
@@ -72,7 +71,7 @@ def _run(command: list[str], where: str) -> None:
 
 
 TOOLS: dict[str, Callable[[str, str], None]] = {
-    "npm": lambda package, room: _run(["npm", "pack", package, "--silent"], room),
-    "apt": lambda package, room: _run(["apt-get", "download", package], room),
-    "pip": lambda package, room: _run([sys.executable, "-m", "pip", "download", "--no-deps", "-q", package], room),
+    "npm": lambda package, folder: _run(["npm", "pack", package, "--silent"], folder),
+    "apt": lambda package, folder: _run(["apt-get", "download", package], folder),
+    "pip": lambda package, folder: _run([sys.executable, "-m", "pip", "download", "--no-deps", "-q", package], folder),
 }

@@ -1,6 +1,5 @@
-"""The file formats in which known datasets are published, read without running anything that is in them."""
+"""File formats in which named datasets are published, read without executing anything in them."""
 
-import gzip
 import io
 import lzma
 import pickle
@@ -17,12 +16,6 @@ from PIL import Image
 Bytes = NDArray[np.uint8]
 
 
-def read_idx(path: Path) -> Bytes:
-    """MNIST's format: two zero bytes, type 8 (bytes), the number of dimensions, each as a big-endian word, the data."""
-    raw = path.read_bytes()
-    return parse_idx(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, path.name)
-
-
 def parse_idx(raw: bytes, name: str) -> Bytes:
     """The array in an idx file's bytes."""
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
@@ -30,7 +23,7 @@ def parse_idx(raw: bytes, name: str) -> Bytes:
     shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
     data = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
     if data.size != np.prod(shape, dtype=np.int64):
-        raise ValueError(f"{name} is cut short: {data.size} bytes for {shape}.")
+        raise ValueError(f"{name} is truncated: {data.size} bytes for shape {shape}.")
     return data.reshape(shape)
 
 
@@ -38,17 +31,17 @@ def parse_cifar(raw: bytes, *, label_bytes: int, name: str) -> tuple[Bytes, Byte
     """CIFAR's binary format: label bytes (the last one counts), then a red, a green and a blue plane of 32 x 32."""
     width = label_bytes + 3072
     if not raw or len(raw) % width:
-        raise ValueError(f"{name} is not a CIFAR file: {len(raw)} bytes are no multiple of {width}.")
+        raise ValueError(f"{name} is not a CIFAR file: {len(raw)} bytes are not a multiple of {width}.")
     rows = np.frombuffer(raw, np.uint8).reshape(-1, width)
     images = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), rows[:, label_bytes - 1].copy()
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles numpy arrays and plain values; anything else in the file is refused, so none of it can run."""
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles NumPy arrays and plain values only, so that nothing in the file can run."""
 
     ALLOWED: ClassVar[dict[str, Any]] = {
-        "_reconstruct": np.zeros(0).__reduce__()[0],  # numpy moves these two about; its own arrays know where they are
+        "_reconstruct": np.zeros(0).__reduce__()[0],  # NumPy has moved these two between modules
         "scalar": np.int64(0).__reduce__()[0],
         "ndarray": np.ndarray,
         "dtype": np.dtype,
@@ -57,34 +50,34 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in self.ALLOWED:
             return self.ALLOWED[name]
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in an image dataset")
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in an image dataset")
 
 
 def parse_cifar_pickle(raw: bytes, *, key: bytes, name: str) -> tuple[Bytes, Bytes]:
     """CIFAR's Python format."""
     try:
-        held = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
-        images, labels = np.asarray(held[b"data"], np.uint8), np.asarray(held[key], np.uint8)
+        batch = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
+        images, labels = np.asarray(batch[b"data"], np.uint8), np.asarray(batch[key], np.uint8)
     except Exception as error:
         raise ValueError(f"{name} is not a CIFAR file ({error}).") from error
     return np.ascontiguousarray(images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
 
 
 def parse_sprites(raw: bytes, *, side: int) -> Bytes:
-    """One image per row of a large one, its pixels in raster order."""
+    """One image per row of a PNG, its pixels in raster order."""
     with Image.open(io.BytesIO(raw), formats=("PNG",)) as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
     return pixels.reshape(-1, side, side, 3)
 
 
 def tar_members(path: Path) -> dict[str, bytes]:
-    """Regular files of a tar archive (any compression) by their last name."""
+    """Regular files of a tar archive (any compression) by base name."""
     with tarfile.open(path) as tar:
         return {Path(m.name).name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
 
 
 def deb_members(path: Path) -> dict[str, bytes]:
-    """Files of a Debian package by their last name: an `ar` archive that holds a tar."""
+    """Files of a Debian package, an `ar` archive that contains a tar archive, by base name."""
     raw, at = path.read_bytes(), 8
     while at + 60 <= len(raw):
         name, size = raw[at : at + 16].decode().strip(" /"), int(raw[at + 48 : at + 58])
@@ -101,8 +94,8 @@ MAT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "
 
 
 def parse_mat(raw: bytes) -> dict[str, NDArray]:
-    """Numeric arrays of a MATLAB 5 file, flattened (that is all that flowers102 needs)."""
-    found: dict[str, NDArray] = {}
+    """Numeric arrays of a MATLAB 5 file, flattened: all that Flowers-102 needs."""
+    arrays: dict[str, NDArray] = {}
     at = 128
     while at + 8 <= len(raw):
         kind, body, at = _element(raw, at)
@@ -115,12 +108,12 @@ def parse_mat(raw: bytes) -> dict[str, NDArray]:
                 part_kind, part, inner = _element(body, inner)
                 parts.append((part_kind, part))
             if len(parts) >= 4 and parts[3][0] in MAT_TYPES:
-                found[parts[2][1].decode("ascii", "replace")] = np.frombuffer(parts[3][1], MAT_TYPES[parts[3][0]])
-    return found
+                arrays[parts[2][1].decode("ascii", "replace")] = np.frombuffer(parts[3][1], MAT_TYPES[parts[3][0]])
+    return arrays
 
 
 def _element(raw: bytes, at: int) -> tuple[int, bytes, int]:
-    """Type, data and end of one element. Four bytes or fewer travel inside the tag; all else is padded to eight."""
+    """Type, data and end of one element. Up to four bytes are stored in the tag; everything else is padded to eight."""
     kind, size = struct.unpack_from("<II", raw, at)
     if kind >> 16:
         return kind & 0xFFFF, raw[at + 4 : at + 4 + (kind >> 16)], at + 8

@@ -1,8 +1,9 @@
-"""Suites of small tasks: the nineteen of VTAB-1k for those who have the data, and scenes-vtab, which runs anywhere.
+"""Suites of small tasks: VTAB-1k for those who have its data, and scenes-vtab, which runs anywhere.
 
-Both with one protocol: 800 images to train, 200 to choose settings on, all 1,000 for the final training, a test set.
+Both follow one protocol: 800 training images, 200 validation images, all 1,000 for the final training, and a test set.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,19 @@ from typing import Any
 import numpy as np
 
 from sightline.data.datasets import Dataset, Subset
-from sightline.data.errors import shown
+from sightline.data.errors import printable
+from sightline.data.images import RawImage
 from sightline.data.named.store import data_folder
 from sightline.data.scenes.tasks import TASKS
-from sightline.data.source import dataset
+from sightline.data.source import available_splits, dataset
 
 TRAIN, VAL = 800, 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteTask:
-    """One task of a suite. `rule` says how its label comes about, `flip` and `crop` whether training may do so
-    (BiT, appendix F: a mirror image of a pose has another label).
+    """One task of a suite. `rule` defines its labels; `flip` and `crop` say whether training may flip and crop its
+    images (BiT, appendix F: the mirror image of a pose has another label).
 
     >>> sl.data.suite("vtab")[12].name, sl.data.suite("vtab")[12].group, sl.data.suite("vtab")[12].crop
     ('clevr-distance', 'structured', False)
@@ -32,40 +34,50 @@ class SuiteTask:
     group: str  # natural, specialized, structured
     classes: int
     rule: str
-    source: str  # what sl.dataset opens; for VTAB, a folder of the user's
+    source: str  # what `dataset` opens; for VTAB, a folder of the user
     flip: bool = True
     crop: bool = True
-    test: int | None = None  # images in the test set, where we make it
+    test: int | None = None  # images in a test set that is drawn on demand
 
-    def splits(self, *, root: str | Path | None = None, **settings: Any) -> dict[str, Dataset]:
-        """train800, val200, train1000 (both of them) and test.
+    def splits(self, *, root: str | Path | None = None, **options: Any) -> dict[str, Dataset]:
+        """The datasets train800, val200, train1000 (both together) and test.
 
         >>> parts = sl.data.suite("scenes-vtab")[0].splits()
         >>> {name: len(part) for name, part in parts.items()}
         {'train800': 800, 'val200': 200, 'train1000': 1000, 'test': 2000}
         """
-        if self.suite == "scenes-vtab":
-            train = dataset(self.source, split="train", num=TRAIN + VAL, **settings)
-            return _protocol(train, None, dataset(self.source, split="test", num=self.test, **settings))
-        folder = data_folder(root) / "vtab" / self.source
-        if not folder.is_dir():
-            raise ValueError(
-                f"vtab/{self.name} is not in {shown(folder)}. Put train/, val/ and test/ there, one folder per class, "
-                f"with labels as VTAB makes them ({self.rule})."
-            )
-        parts = {s: dataset(folder, split=s, **settings) for s in ("train", "val", "test") if (folder / s).is_dir()}
-        missing = {"train", "test"} - set(parts)
-        if missing:
-            raise ValueError(f"{shown(folder)} lacks {' and '.join(sorted(missing))}.")
-        if len(parts["train"].classes) != self.classes:
-            raise ValueError(
-                f"{shown(folder)} has {len(parts['train'].classes)} classes; {self.name} has {self.classes}."
-            )
-        return _protocol(parts["train"], parts.get("val"), parts["test"])
+        train, val, test = _SUITES[self.suite].open(self, root, **options)
+        return _protocol(train, val, test)
+
+
+Parts = tuple[Dataset, Dataset | None, Dataset]  # train, val if it exists, test
+
+
+def _open_scenes(task: SuiteTask, root: str | Path | None, **options: Any) -> Parts:
+    train = dataset(task.source, split="train", num=TRAIN + VAL, **options)
+    return train, None, dataset(task.source, split="test", num=task.test, **options)
+
+
+def _open_folders(task: SuiteTask, root: str | Path | None, **options: Any) -> Parts:
+    """A user's own copy: train/, val/ and test/, one folder per class."""
+    folder = data_folder(root) / task.suite / task.source
+    if not folder.is_dir():
+        raise ValueError(
+            f"{task.suite}/{task.name} is not in {printable(folder)}. Put train/, val/ and test/ there, one folder per "
+            f"class, with the labels of VTAB ({task.rule})."
+        )
+    parts = {s: dataset(folder, split=s, **options) for s in available_splits(folder)}
+    if missing := {"train", "test"} - set(parts):
+        raise ValueError(f"{printable(folder)} has no {' and no '.join(sorted(missing))}.")
+    if len(parts["train"].classes) != task.classes:
+        raise ValueError(
+            f"{printable(folder)} has {len(parts['train'].classes)} classes; {task.name} has {task.classes}."
+        )
+    return parts["train"], parts.get("val"), parts["test"]
 
 
 def _protocol(train: Dataset, val: Dataset | None, test: Dataset) -> dict[str, Dataset]:
-    """The first 800 of the training split in a fixed shuffled order, and 200 of the validation split or of the rest."""
+    """The first 800 training images in a fixed shuffled order, and 200 of the validation split or of the rest."""
     if len(train) < TRAIN + (0 if val else VAL) or (val is not None and len(val) < VAL):
         raise ValueError(f"{train.name} is too small for the 800/200 protocol.")
     order = train.sample(len(train), seed=0).origins()[1]
@@ -79,11 +91,11 @@ def _protocol(train: Dataset, val: Dataset | None, test: Dataset) -> dict[str, D
             "test": test,
         }
     second = val.sample(VAL, seed=0)
-    return {"train800": first, "val200": second, "train1000": Joined(first, second), "test": test}
+    return {"train800": first, "val200": second, "train1000": ConcatDataset(first, second), "test": test}
 
 
-class Joined(Dataset):
-    """Two datasets with the same classes, one after the other."""
+class ConcatDataset(Dataset):
+    """Two datasets with the same classes, concatenated."""
 
     def __init__(self, first: Dataset, second: Dataset):
         if first.classes != second.classes:
@@ -94,7 +106,7 @@ class Joined(Dataset):
     def _part(self, index: int) -> tuple[Dataset, int]:
         return (self.first, index) if index < len(self.first) else (self.second, index - len(self.first))
 
-    def image(self, index: int):  # type: ignore[no-untyped-def]
+    def image(self, index: int) -> RawImage:
         part, row = self._part(index)
         return part.image(row)
 
@@ -137,27 +149,42 @@ NO_CROP = (
     "location",
     "grade",
 )
-SUITES = ("vtab", "scenes-vtab")
+
+
+@dataclass(frozen=True)
+class _Suite:
+    tasks: Callable[[], Iterator[SuiteTask]]
+    open: Callable[..., Parts]  # (task, root, **options)
+
+
+def _vtab_tasks() -> Iterator[SuiteTask]:
+    for name, group, classes, rule in _VTAB:
+        yield _task("vtab", name, group=group, classes=classes, rule=rule, source=name)
+
+
+def _scene_tasks() -> Iterator[SuiteTask]:
+    for name, t in TASKS.items():
+        if t.group:
+            source, classes = f"scenes/{name}", len(t.classes)
+            yield _task("scenes-vtab", name, group=t.group, classes=classes, rule=t.about, source=source, test=2_000)
+
+
+def _task(suite: str, name: str, **fields: Any) -> SuiteTask:
+    return SuiteTask(suite=suite, name=name, flip=name not in NO_FLIP, crop=name not in NO_CROP, **fields)
+
+
+_SUITES = {
+    "vtab": _Suite(_vtab_tasks, _open_folders),
+    "scenes-vtab": _Suite(_scene_tasks, _open_scenes),
+}
 
 
 def suite(name: str) -> tuple[SuiteTask, ...]:
-    """The tasks of a suite.
+    """The tasks of a suite: "vtab" or "scenes-vtab".
 
     >>> len(sl.data.suite("vtab")), [t.name for t in sl.data.suite("scenes-vtab")][:3]
     (19, ['objects', 'shape', 'texture'])
     """
-    if name == "vtab":
-        return tuple(_task("vtab", *row, source=row[0]) for row in _VTAB)
-    if name == "scenes-vtab":
-        rows = [(n, t.group, len(t.classes), t.about) for n, t in TASKS.items() if t.group]
-        return tuple(_task(name, *row, source=f"scenes/{row[0]}", test=2_000) for row in rows)
-    raise ValueError(f"There is no suite {shown(name)}; there is {' and '.join(SUITES)}.")
-
-
-def _task(
-    suite: str, name: str, group: str, classes: int, rule: str, *, source: str, test: int | None = None
-) -> SuiteTask:
-    flip, crop = name not in NO_FLIP, name not in NO_CROP
-    return SuiteTask(
-        suite=suite, name=name, group=group, classes=classes, rule=rule, source=source, flip=flip, crop=crop, test=test
-    )
+    if name not in _SUITES:
+        raise ValueError(f"There is no suite {printable(name)}; the suites are {' and '.join(_SUITES)}.")
+    return tuple(_SUITES[name].tasks())

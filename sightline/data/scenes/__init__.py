@@ -1,1 +1,1 @@
-"""The built-in image world: labeled scenes with ground truth, drawn on demand, deterministic by (seed, index)."""
+"""Synthetic scenes with ground truth, drawn on demand, deterministic by (seed, index)."""

@@ -1,4 +1,4 @@
-"""The image world as a dataset: images by number, and everything that is true about each of them."""
+"""Synthetic scenes as a dataset: images by index, with their ground truth."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -7,20 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Draws, Ints, word
+from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.images import Pixels
+from sightline.data.scenes.parameters import SceneParameters
 from sightline.data.scenes.render import Patch, render, render_one
 from sightline.data.scenes.shapes import SHAPES
-from sightline.data.scenes.tasks import TASKS, labels_of
+from sightline.data.scenes.tasks import TASKS
 from sightline.data.scenes.textures import TEXTURES
-from sightline.data.scenes.world import World
 
-SMALLEST, LARGEST = 16, 512
+SPLITS = ("train", "val", "test")
+SMALLEST, LARGEST = 16, 512  # pixels of the side
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One image and what is true about it; objects from back to front.
+    """One image with its ground truth; objects from back to front.
 
     >>> scene = sl.dataset("scenes/count", split="test", num=8).scene(2)
     >>> len(scene.masks), scene.boxes.shape, sorted(scene.factors)[:3]
@@ -29,15 +30,15 @@ class Scene:
 
     pixels: Pixels  # (h, w, 3)
     label: int
-    masks: NDArray[np.bool_]  # (k, h, w), what can be seen of each object
-    boxes: NDArray[np.int64]  # (k, 4): left, upper, right, lower of what can be seen; all zero if nothing can
-    visible: NDArray[np.float64]  # (k,), share of each object that is not hidden by others
-    target: int  # the object that the label is about, -1 where it is about the whole
+    masks: NDArray[np.bool_]  # (k, h, w), visible part of each object
+    boxes: NDArray[np.int64]  # (k, 4): left, upper, right, lower of the visible part; all zero if there is none
+    visible: NDArray[np.float64]  # (k,), fraction of each object that is not occluded
+    target: int  # the object that the label describes, -1 if it describes the whole scene
     factors: dict[str, Any]  # name -> (k, ...): shape, texture, x, y, radius, angle, colors, identity ...
 
 
 class Scenes(Dataset):
-    """Scenes of one task: unlimited, deterministic by (seed, index), any size from 16 to 512 px, nothing to download.
+    """Scenes of one task: any number, deterministic by (seed, index), 16 to 512 pixels, nothing to download.
 
     Train, val and test never share a scene. A scene is the same at every size.
 
@@ -48,44 +49,44 @@ class Scenes(Dataset):
 
     def __init__(self, task: str, *, split: str = "train", num: int = 10_000, size: int = 32, seed: int = 0):
         if task not in TASKS:
-            raise ValueError(f"There is no scenes/{task}; there is {', '.join('scenes/' + t for t in TASKS)}.")
-        if split not in ("train", "val", "test"):
-            raise ValueError(f"scenes/{task} has the splits train, val and test, not {split}.")
+            raise ValueError(f"There is no scenes/{task}; the tasks are {', '.join('scenes/' + t for t in TASKS)}.")
+        if split not in SPLITS:
+            raise ValueError(f"scenes/{task} has the splits {', '.join(SPLITS)}; got {split}.")
         if not SMALLEST <= size <= LARGEST:
-            raise ValueError(f"Scenes are drawn at {SMALLEST} to {LARGEST} pixels, not {size}.")
+            raise ValueError(f"size={size}: scenes are drawn at {SMALLEST} to {LARGEST} pixels.")
         if num < 1:
-            raise ValueError(f"A dataset has at least one scene, not {num}.")
+            raise ValueError(f"num={num}: expected at least one scene.")
         self.task, self.split_name, self.size, self.seed = task, split, size, seed
         self.name = f"scenes/{task}"
-        self.labels: Ints = labels_of(task, num)
+        self.labels: Ints = TASKS[task].labels(num)
         self.classes = TASKS[task].classes or tuple(f"individual {i}" for i in range(int(self.labels[-1]) + 1))
 
-    def world(self, indices: Ints) -> World:
-        """What is in these scenes."""
+    def parameters(self, indices: Ints) -> SceneParameters:
+        """The parameters of these scenes."""
         return TASKS[self.task].compose(
-            Draws(word(self.seed, self.task, self.split_name), indices), self.labels[indices]
+            Draws(hash_key(self.seed, self.task, self.split_name), indices), self.labels[indices]
         )
 
     def image(self, index: int) -> Pixels:
         return self.images(np.array([index]))[0]
 
     def images(self, indices: Ints) -> Pixels:
-        return render(self.world(indices), self.size)
+        return render(self.parameters(indices), self.size)
 
     def where(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
     def scene(self, index: int) -> Scene:
         """One image with its ground truth."""
-        world = self.world(np.array([index]))
-        pixels, patches = render_one(world, self.size)
+        parameters = self.parameters(np.array([index]))
+        pixels, patches = render_one(parameters, self.size)
         masks, visible = _masks(patches, self.size)
         slots = [p.slot for p in patches]
-        factors = {f.name: getattr(world.objects, f.name)[0, slots] for f in fields(world.objects)}
+        factors = {f.name: getattr(parameters.objects, f.name)[0, slots] for f in fields(parameters.objects)}
         del factors["present"]
         factors["shape"] = np.array(SHAPES)[factors["shape"]]
         factors["texture"] = np.array(TEXTURES)[factors["texture"]]
-        target = slots.index(int(world.target[0])) if world.target[0] >= 0 else -1
+        target = slots.index(int(parameters.target[0])) if parameters.target[0] >= 0 else -1
         boxes = np.array([_box(mask) for mask in masks]).reshape(-1, 4)
         return Scene(
             pixels=pixels,
@@ -99,17 +100,17 @@ class Scenes(Dataset):
 
 
 def _masks(patches: list[Patch], size: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """What can be seen of each object: its own pixels less those of all that lie before it."""
+    """The visible pixels of each object, and the visible fraction: later objects occlude earlier ones."""
     whole = np.zeros((len(patches), size, size), dtype=np.bool_)
     for mask, p in zip(whole, patches):
         side = p.cover.shape[0]
         mask[p.upper : p.upper + side, p.left : p.left + side] = p.cover >= 0.5
-    seen = whole.copy()
+    visible = whole.copy()
     covered = np.zeros((size, size), dtype=np.bool_)
     for i in reversed(range(len(patches))):
-        seen[i] &= ~covered
+        visible[i] &= ~covered
         covered |= whole[i]
-    return seen, seen.sum((1, 2)) / np.maximum(whole.sum((1, 2)), 1)
+    return visible, visible.sum((1, 2)) / np.maximum(whole.sum((1, 2)), 1)
 
 
 def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:

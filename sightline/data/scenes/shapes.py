@@ -1,7 +1,7 @@
-"""Shapes as signed distances: negative inside, zero on the outline, about one at a radius away from it.
+"""Shapes as signed distance functions: negative inside, zero on the outline.
 
-A distance, not a bitmap: the outline stays smooth at every size, and its soft edge is one pixel wide by arithmetic.
-Coordinates are the object's own, u to its right and v down, and every shape fills the circle of radius 1.
+Unlike bitmaps, they have a smooth outline at every size, with a soft edge of one pixel. Coordinates are those of the
+object, u to the right and v down; every shape fills the circle of radius 1. Outside, the distance is in radii.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def triangle(u: Field, v: Field) -> Field:
 
 
 def star(u: Field, v: Field) -> Field:
-    """Five points: the plane is folded onto half of one point, which is then one straight edge."""
+    """Five points: by symmetry, the plane is folded onto half of one point, which has one straight edge."""
     x, y = np.abs(u), -v
     for c, s in ((0.809017, -0.587785), (-0.809017, -0.587785)):
         side = np.maximum(0, c * x + s * y) * 2
@@ -76,5 +76,10 @@ DRAW: dict[str, Callable[[Field, Field], Field]] = {
     f.__name__: f for f in (disc, square, triangle, star, cross, ring, crescent, heart, drop, arrow)
 }
 SHAPES = tuple(DRAW)
-POINTED = ("crescent", "heart", "drop", "arrow")  # turned by any angle, they look different: orientation can be told
-SOLID = ("disc", "square", "heart", "drop")  # nothing shows through: what is behind them is hidden
+POINTED = (
+    "crescent",
+    "heart",
+    "drop",
+    "arrow",
+)  # no rotation maps them onto themselves, so their orientation is defined
+SOLID = ("disc", "square", "heart", "drop")  # no holes: what is behind them is hidden

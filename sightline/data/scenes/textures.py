@@ -1,7 +1,7 @@
-"""Textures as shares of a second color, 0..1, fixed to the object's own coordinates so that they turn with it.
+"""Textures: the fraction of the second color, 0..1, in coordinates of the object, so that they rotate with it.
 
-`wide` is how much of a period one pixel spans: edges are softened over that width, and a texture finer than the pixels
-fades into the mean of its colors instead of flickering.
+`wide` is the size of a pixel in periods: edges are softened over that width, so that a texture finer than the pixels
+fades into the mean of its colors instead of aliasing.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from sightline.data.scenes.shapes import Field
 TAU = np.float32(2 * np.pi)
 
 
-def _tent(x: Field) -> Field:
-    """A wave of straight lines with period 1, from 0 up to 1 and back."""
+def _triangle_wave(x: Field) -> Field:
+    """A triangle wave of period 1 between 0 and 1."""
     return np.abs((x - np.floor(x)) * 2 - 1)
 
 
@@ -28,11 +28,11 @@ def plain(u: Field, v: Field, wide: Field) -> Field:
 
 
 def striped(u: Field, v: Field, wide: Field) -> Field:
-    return _edge(_tent(u) - 0.5, wide)
+    return _edge(_triangle_wave(u) - 0.5, wide)
 
 
 def checked(u: Field, v: Field, wide: Field) -> Field:
-    return _edge((_tent(u * 0.7) - 0.5) * (_tent(v * 0.7) - 0.5) * 4, wide)
+    return _edge((_triangle_wave(u * 0.7) - 0.5) * (_triangle_wave(v * 0.7) - 0.5) * 4, wide)
 
 
 def dotted(u: Field, v: Field, wide: Field) -> Field:
@@ -41,21 +41,21 @@ def dotted(u: Field, v: Field, wide: Field) -> Field:
 
 
 def ringed(u: Field, v: Field, wide: Field) -> Field:
-    return _edge(_tent(np.sqrt(u * u + v * v) * 1.2) - 0.5, wide)
+    return _edge(_triangle_wave(np.sqrt(u * u + v * v) * 1.2) - 0.5, wide)
 
 
 def zigzag(u: Field, v: Field, wide: Field) -> Field:
-    return _edge(_tent(u + 0.6 * _tent(v * 0.8)) - 0.5, wide)
+    return _edge(_triangle_wave(u + 0.6 * _triangle_wave(v * 0.8)) - 0.5, wide)
 
 
 def netted(u: Field, v: Field, wide: Field) -> Field:
-    return _edge(np.maximum(_tent(u * 0.9), _tent(v * 0.9)) - 0.68, wide)
+    return _edge(np.maximum(_triangle_wave(u * 0.9), _triangle_wave(v * 0.9)) - 0.68, wide)
 
 
 def bricked(u: Field, v: Field, wide: Field) -> Field:
     row = np.floor(v * 1.2)
     along = u * 0.6 + 0.5 * (row - 2 * np.floor(row / 2))
-    return _edge(np.maximum(_tent(along) - 0.8, _tent(v * 1.2) - 0.66), wide)
+    return _edge(np.maximum(_triangle_wave(along) - 0.8, _triangle_wave(v * 1.2) - 0.66), wide)
 
 
 def marbled(u: Field, v: Field, wide: Field) -> Field:
@@ -63,7 +63,7 @@ def marbled(u: Field, v: Field, wide: Field) -> Field:
 
 
 def graded(u: Field, v: Field, wide: Field) -> Field:
-    return np.clip(_tent(v * 0.32), 0, 1)
+    return np.clip(_triangle_wave(v * 0.32), 0, 1)
 
 
 DRAW: dict[str, Callable[[Field, Field, Field], Field]] = {

@@ -1,1 +1,1 @@
-"""Tar shards, written and read."""
+"""Tar shards in WebDataset format."""

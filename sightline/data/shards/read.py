@@ -1,7 +1,7 @@
-"""Tar shards in WebDataset format, read in place: any entry by its offset, so that order and resuming are exact.
+"""Read tar shards in WebDataset format, any entry by its offset, so that order and resuming are exact.
 
-A sample is a run of files with one name and several endings: `000017.jpg`, `000017.cls`. An epoch goes through the
-shards in shuffled order, a few at a time, and shuffles within those: reads stay close, and memory does not grow.
+A sample is consecutive files of one name with several extensions: `000017.jpg`, `000017.cls`. An epoch visits the
+shards in shuffled order, a few at a time, and shuffles within those: reads stay close together, memory does not grow.
 """
 
 import glob
@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import Ints, shuffled, word
-from sightline.data.errors import BadImage, shown
-from sightline.data.images import MOST_BYTES, Encoded, RawImage
-from sightline.data.shards.tar import Index, index_shard, name_at
+from sightline.data.draws import Ints, hash_key, permute
+from sightline.data.errors import BadImage, printable
+from sightline.data.images import MAX_BYTES, EncodedImage, RawImage
+from sightline.data.shards.tar import ShardIndex, index_shard, name_at
+from sightline.files import open_for_reads, read_at
 from sightline.progress import progress
 
 MIX = 16  # shards that are shuffled together
@@ -28,7 +29,7 @@ OPEN_FILES = 64
 class Shards(Dataset):
     """Images in `.tar` shards: a folder, a pattern (`train-*.tar`, `train-{0000..0031}.tar`) or a list of files.
 
-    Class names come from `classes`, or a classes.json beside the shards, else they are the labels' numbers.
+    Class names come from `classes`, else from classes.json next to the shards, else they are the class indices.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -43,7 +44,7 @@ class Shards(Dataset):
         self, where: str | Path | Sequence[str | Path], *, classes: Sequence[str] | None = None, mix: int = MIX
     ):
         self.paths = _expand(where)
-        self.name = shown(where) if isinstance(where, str | Path) else shown(self.paths[0])
+        self.name = printable(where) if isinstance(where, str | Path) else printable(self.paths[0])
         self.mix = mix
         index = _read_index(self.paths)
         self.shard, self.offset, self.size, self.labels = index.shard, index.offset, index.size, index.label
@@ -52,36 +53,36 @@ class Shards(Dataset):
         self.classes = tuple(classes) if classes is not None else _class_names(self.paths[0], self.labels)
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ValueError(
-                f"{self.name}: labels reach {self.labels.max()}, but there are {len(self.classes)} classes."
+                f"{self.name}: there are {len(self.classes)} classes, but labels up to {self.labels.max()}."
             )
         self._files: OrderedDict[int, int] = OrderedDict()
 
-    def image(self, index: int) -> Encoded:
+    def image(self, index: int) -> EncodedImage:
         shard, offset, size = (int(a[index]) for a in (self.shard, self.offset, self.size))
-        if size > MOST_BYTES:
-            raise BadImage(f"{self.where(index)} has {size:,} bytes; an image may have {MOST_BYTES:,}.")
+        if size > MAX_BYTES:
+            raise BadImage(f"{self.where(index)} has {size:,} bytes; at most {MAX_BYTES:,} are read.")
         try:
-            data = os.pread(self._file(shard), size, offset)
+            data = read_at(self._file(shard), size, offset)
         except OSError as error:
-            raise BadImage(f"{shown(self.paths[shard])} cannot be read ({error.strerror}).") from error
+            raise BadImage(f"{printable(self.paths[shard])} cannot be read ({error.strerror}).") from error
         if len(data) < size:
-            raise BadImage(f"{self.where(index)} is cut short.")
-        return Encoded(data, f"{shown(self.paths[shard])} at {offset}")
+            raise BadImage(f"{self.where(index)} is truncated.")
+        return EncodedImage(data, f"{printable(self.paths[shard])} at {offset}")
 
     def images(self, indices: Ints) -> Sequence[RawImage | BadImage]:
-        """Read in the order of the disk, returned in the order asked for."""
-        found: dict[int, RawImage | BadImage] = {}
+        """Read in the order on disk, returned in the order of `indices`."""
+        images: dict[int, RawImage | BadImage] = {}
         for row in np.lexsort((self.offset[indices], self.shard[indices])):
-            found[int(row)] = self._image_or_error(int(indices[row]))
-        return [found[row] for row in range(len(indices))]
+            images[int(row)] = self.image_or_error(int(indices[row]))
+        return [images[row] for row in range(len(indices))]
 
     def where(self, index: int) -> str:
         path, offset = self.paths[int(self.shard[index])], int(self.offset[index])
-        return f"{shown(path)}: {shown(name_at(path, offset))}"
+        return f"{printable(path)}: {printable(name_at(path, offset))}"
 
     def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
-        """Shards in shuffled order, `mix` of them together, entries shuffled within each such group."""
-        shards = shuffled(len(self.paths), word(seed, epoch, "shards"), np.arange(len(self.paths)))
+        """Shards in shuffled order in groups of `mix`, and their entries shuffled within each group."""
+        shards = permute(len(self.paths), hash_key(seed, epoch, "shards"), np.arange(len(self.paths)))
         ends = np.cumsum(self.counts_by_shard[shards])
         groups = np.searchsorted(ends, positions, side="right") // self.mix
         chosen = np.empty_like(positions)
@@ -90,19 +91,19 @@ class Shards(Dataset):
             start = int(ends[group * self.mix - 1]) if group else 0
             counts = self.counts_by_shard[members]
             at = groups == group
-            places = shuffled(int(counts.sum()), word(seed, epoch, "group", int(group)), positions[at] - start)
+            places = permute(int(counts.sum()), hash_key(seed, epoch, "group", int(group)), positions[at] - start)
             slot = np.searchsorted(np.cumsum(counts), places, side="right")
             chosen[at] = self.starts[members[slot]] + places - (np.cumsum(counts) - counts)[slot]
         return chosen
 
     def _file(self, shard: int) -> int:
-        """An open file; the longest unused one is closed when there are many. Reading by offset needs no position."""
+        """An open file descriptor; when there are many, the least recently used one is closed."""
         if shard in self._files:
             self._files.move_to_end(shard)
             return self._files[shard]
         if len(self._files) >= OPEN_FILES:
             os.close(self._files.popitem(last=False)[1])
-        self._files[shard] = os.open(self.paths[shard], os.O_RDONLY)
+        self._files[shard] = open_for_reads(self.paths[shard])
         return self._files[shard]
 
     def __getstate__(self) -> dict[str, object]:
@@ -121,7 +122,7 @@ def _expand(where: str | Path | Sequence[str | Path]) -> list[str]:
     else:
         found = [p for text in _braces(os.fspath(where)) for p in sorted(glob.glob(text))]
     if not found:
-        raise ValueError(f"No shard (.tar) matches {shown(str(where))}.")
+        raise ValueError(f"No shard (.tar) matches {printable(str(where))}.")
     return found
 
 
@@ -135,22 +136,22 @@ def _braces(text: str) -> list[str]:
     return [t for n in numbers for t in _braces(text[: span.start()] + n + text[span.end() :])]
 
 
-def _read_index(paths: list[str]) -> Index:
-    """The index that `shard` wrote, where it fits the files; else the shards' own headers, read once."""
+def _read_index(paths: list[str]) -> ShardIndex:
+    """The index that `shard` wrote if it matches the files; else one made from the headers of the shards."""
     saved = Path(paths[0]).parent / "index.npz"
     try:
         sizes = [os.path.getsize(p) for p in paths]
         with np.load(saved, allow_pickle=False) as file:
             names = [str(n) for n in file["names"]]
             if names == [os.path.basename(p) for p in paths] and file["sizes"].tolist() == sizes:
-                return Index(shard=file["shard"], offset=file["offset"], size=file["size"], label=file["label"])
+                return ShardIndex(shard=file["shard"], offset=file["offset"], size=file["size"], label=file["label"])
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, EOFError) as error:
         if not all(os.path.exists(p) for p in paths):
             raise ValueError(f"A shard is missing ({error}).") from error
-    numbered = progress(list(enumerate(paths)), "reading shards")
-    return Index.join([index_shard(p, number=i) for i, p in numbered])
+    numbered = progress(list(enumerate(paths)), "indexing shards")
+    return ShardIndex.join([index_shard(p, number=i) for i, p in numbered])
 
 
 def _class_names(first: str, labels: Ints) -> tuple[str, ...]:

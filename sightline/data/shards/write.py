@@ -1,8 +1,7 @@
-"""Writing shards: any dataset as tar files in WebDataset format, in shuffled order, with an index beside them."""
+"""Write any dataset as tar shards in WebDataset format, in shuffled order, with an index."""
 
 import io
 import json
-import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,18 +11,19 @@ import numpy as np
 from PIL import Image
 
 from sightline.data.datasets import Dataset
-from sightline.data.draws import shuffled, word
-from sightline.data.errors import BadImage, TooManyBad, shown
-from sightline.data.images import Encoded, RawImage, begin
-from sightline.data.shards.tar import Index, index_shard
+from sightline.data.draws import hash_key, permute
+from sightline.data.errors import BadImage, TooManyBad, printable
+from sightline.data.images import EncodedImage, RawImage, read_header
+from sightline.data.shards.tar import ShardIndex, index_shard
 from sightline.progress import progress
+from sightline.spec import atomic
 
-BLOCK = 64  # images asked for at a time: scenes are drawn by the block
+BLOCK = 64  # images read at a time; drawing many scenes at once is faster
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSummary:
-    """What was written.
+    """What `shard` wrote.
 
     >>> sl.data.ShardSummary(folder="out", shards=3, images=50, megabytes=0.2).bad
     {}
@@ -33,16 +33,16 @@ class ShardSummary:
     shards: int
     images: int
     megabytes: float
-    bad: dict[str, str] = field(default_factory=dict)  # left out, by name
+    bad: dict[str, str] = field(default_factory=dict)  # images left out: name and reason
 
 
 def shard(
     dataset: Dataset, out: str | Path, *, per_shard: int = 10_000, shuffle: bool = True, seed: int = 0
 ) -> ShardSummary:
-    """Write a dataset as `00000.tar`, `00001.tar` ... of `per_shard` images, files as they are, arrays as PNG.
+    """Write a dataset as `00000.tar`, `00001.tar`, ... of `per_shard` images each; files are copied, arrays become PNG.
 
-    The order is shuffled, so that every shard is a fair sample. An image whose header cannot be read is left out and
-    named; more than 1 % of those stop the writing. Each shard gets its name once it is whole.
+    The order is shuffled, so that every shard is a random sample. An image whose header cannot be read is left out and
+    listed; more than 1 % of them are an error. Each shard is written atomically.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -52,11 +52,11 @@ def shard(
     """
     out = Path(out)
     if per_shard < 1:
-        raise ValueError(f"A shard holds at least one image, not {per_shard}.")
+        raise ValueError(f"per_shard={per_shard}: a shard has at least one image.")
     if out.exists() and any(out.glob("*.tar")):
-        raise ValueError(f"{shown(out)} holds shards already; give an empty folder.")
+        raise ValueError(f"{printable(out)} already has shards; give an empty folder.")
     if dataset.labels.ndim != 1:
-        raise ValueError(f"{dataset.name} has several labels per image; shards hold one.")
+        raise ValueError(f"{dataset.name} has several labels per image; shards store one.")
     out.mkdir(parents=True, exist_ok=True)
     bad: dict[str, str] = {}
     samples = _samples(dataset, shuffle, seed, bad)
@@ -64,39 +64,40 @@ def shard(
     written = 0
     while written < len(dataset):
         path = out / f"{len(paths):05}.tar"
-        count = _write(path, samples, per_shard)
+        count = _write_shard(path, samples, per_shard)
         if count == 0:
             path.unlink()
             break
         written += count
         paths.append(path)
-    (out / "classes.json").write_text(json.dumps(dataset.classes))
+    with atomic(out / "classes.json") as partial:
+        partial.write_text(json.dumps(dataset.classes))
     _write_index(out, paths)
     total = sum(p.stat().st_size for p in paths)
     return ShardSummary(folder=str(out), shards=len(paths), images=written, megabytes=total / 1e6, bad=bad)
 
 
 def _samples(dataset: Dataset, shuffle: bool, seed: int, bad: dict[str, str]) -> Iterator[tuple[bytes, str, int]]:
-    """Bytes, ending and label of each good image."""
+    """Bytes, file extension and label of each readable image."""
     n = len(dataset)
     for start in progress(range(0, n, BLOCK), "writing shards"):
         rows = np.arange(start, min(start + BLOCK, n))
-        indices = shuffled(n, word(seed, "shard"), rows) if shuffle else rows
+        indices = permute(n, hash_key(seed, "shard"), rows) if shuffle else rows
         for index, image in zip(indices, dataset.images(indices)):
             try:
-                yield *_encoded(image), int(dataset.labels[index])
+                yield *_encode(image), int(dataset.labels[index])
             except BadImage as error:
                 bad[dataset.where(int(index))] = str(error)
                 if len(bad) > max(1, 0.01 * n):
                     raise TooManyBad(bad, n) from error
 
 
-def _encoded(image: RawImage | BadImage) -> tuple[bytes, str]:
+def _encode(image: RawImage | BadImage) -> tuple[bytes, str]:
     match image:
         case BadImage():
             raise image
-        case Encoded():
-            kind = (begin(image).format or "JPEG").lower()
+        case EncodedImage():
+            kind = (read_header(image).format or "JPEG").lower()
             return image.data, {"jpeg": "jpg", "mpo": "jpg", "tiff": "tif"}.get(kind, kind)
         case _:
             file = io.BytesIO()
@@ -104,31 +105,30 @@ def _encoded(image: RawImage | BadImage) -> tuple[bytes, str]:
             return file.getvalue(), "png"
 
 
-def _write(path: Path, samples: Iterator[tuple[bytes, str, int]], most: int) -> int:
-    part = path.with_suffix(".tar.part")
+def _write_shard(path: Path, samples: Iterator[tuple[bytes, str, int]], limit: int) -> int:
     count = 0
-    with tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for data, ending, label in samples:
+    with atomic(path) as partial, tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for data, extension, label in samples:
             name = f"{path.stem}{count:06}"
-            for suffix, body in ((ending, data), ("cls", str(label).encode())):
+            for suffix, body in ((extension, data), ("cls", str(label).encode())):
                 info = tarfile.TarInfo(f"{name}.{suffix}")
                 info.size = len(body)
                 tar.addfile(info, io.BytesIO(body))
             count += 1
-            if count == most:
+            if count == limit:
                 break
-    os.replace(part, path)
     return count
 
 
 def _write_index(out: Path, paths: list[Path]) -> None:
-    index = Index.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
-    np.savez(
-        out / "index.npz",
-        names=np.array([p.name for p in paths]),
-        sizes=np.array([p.stat().st_size for p in paths]),
-        shard=index.shard,
-        offset=index.offset,
-        size=index.size,
-        label=index.label,
-    )
+    index = ShardIndex.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
+    with atomic(out / "index.npz") as partial, partial.open("wb") as file:
+        np.savez(
+            file,
+            names=np.array([p.name for p in paths]),
+            sizes=np.array([p.stat().st_size for p in paths]),
+            shard=index.shard,
+            offset=index.offset,
+            size=index.size,
+            label=index.label,
+        )

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import check_shots, shot_rows
-from sightline.evals.inputs import Given, aligned, given, single_labels
+from sightline.evals.inputs import Given, aligned, combine, given, single_labels
 from sightline.evals.interval import half_width
-from sightline.evals.probing.probes import LinearProbe, fit_score
+from sightline.evals.probing.probes import LinearProbe, fit_score, probe_named
 from sightline.evals.probing.ridge import L2
 from sightline.progress import progress
 from sightline.spec import Result
@@ -62,7 +62,8 @@ def probe(
 ) -> ProbeAccuracy:
     """The accuracy of a probe at every layer of two sets of features, and at every token where all were kept.
 
-    `probe` is anything with fit and score; the default is the papers': ridge to +-1 targets with l2 = 2**10. With
+    `probe` is "ridge", "logistic" or "knn", or anything with fit and score; the default is the papers': ridge to +-1
+    targets with l2 = 2**10. With
     `shots` it learns from so many images of each class (Raghu et al.: 10), once per seed, otherwise from all.
     For the curves of their figure 11 extract with tokens "cls", "gap", "mean" or "first"; for residual networks with
     maps="last"; for figure D.4 with "all": the accuracy of a layer is then the mean over the tokens of its grid.
@@ -79,7 +80,9 @@ def probe(
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
         raise ValueError("At least one seed is needed.")
-    chosen = probe if probe is not None else LinearProbe("ridge", l2=L2)
+    if isinstance(probe, str) and probe != "ridge":
+        probe = probe_named(probe)
+    chosen = LinearProbe("ridge", l2=L2) if probe in (None, "ridge") else probe
     jobs = [(name, seed) for name in train.layers for seed in (numbers if shots else numbers[:1])]
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}
     for name, seed in progress(jobs, "probes"):
@@ -93,6 +96,7 @@ def probe(
         caption=f"{type(chosen).__name__} on frozen features, {shots or 'all'} training images per class, "
         f"{len(test)} test images.",
         how={**train.how, "probe": _described(chosen), "shots": shots or "all"},
+        about=combine(train.about, test.about),
         layers=tuple(train.layers),
         seeds=numbers if shots else numbers[:1],
         accuracy=accuracy,

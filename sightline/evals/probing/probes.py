@@ -1,6 +1,5 @@
 """Probes: small classifiers on frozen features, as fit / predict / score."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from sightline.data.draws import Draws, word
+from sightline.data.draws import Draws, hash_key
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import Penalty, class_ranks, sweep_of
 from sightline.evals.inputs import aligned, check_finite, checked_train, same_width, vectors
@@ -131,7 +130,7 @@ class LinearProbe(_Probe):
 
 def ranks_of(labels: NDArray[Any]) -> Tensor:
     """In which part each row is held out: rows of a class in random order, so that a sorted dataset does no harm."""
-    chance = np.argsort(Draws(word(0, "held out"), np.arange(len(labels))).uniform("rank"), kind="stable")
+    chance = np.argsort(Draws(hash_key(0, "held out"), np.arange(len(labels))).uniform("rank"), kind="stable")
     ranks = np.empty(len(labels), dtype=np.int64)
     ranks[chance] = np.arange(len(labels)) if labels.ndim == 2 else class_ranks(labels[chance])
     return torch.from_numpy(ranks)
@@ -205,13 +204,10 @@ def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
 
 
 def probe_named(name: str, **settings: Any) -> Any:
-    """ridge, logistic or knn, as the command line calls them."""
+    """ridge, logistic or knn."""
     match name:
         case "ridge" | "logistic":
             return LinearProbe(name, **settings)
         case "knn":
             return KNNProbe(**settings)
     raise ValueError(f"A probe is ridge, logistic or knn; got {name!r}.")
-
-
-PROBES: Sequence[str] = ("ridge", "logistic", "knn")

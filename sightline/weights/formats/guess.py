@@ -10,7 +10,6 @@ from sightline.spec import ImageSpec
 from sightline.weights.formats.key_table import Shapes
 from sightline.weights.report import WeightsError
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GOOGLE_21K = 21_843  # classes of the ImageNet-21k heads of ViT, AugReg and BiT
 TIMM_21K = 21_841
 
@@ -96,11 +95,3 @@ def guess_grid(rows: int, owners: tuple[int, ...], size: Any, cell: tuple[int, i
         f"The position table has {rows} rows, which is no square grid with {' or '.join(map(str, owners))} "
         "prefix rows: give the size that it was made for, size=(height, width)."
     )
-
-
-def imagenet(size: tuple[int, int], *, channels: int = 3, crop: float = 0.875, how: Any = "bicubic") -> ImageSpec:
-    """ImageNet mean and standard deviation, short side to size / crop, center crop."""
-    if channels != 3:
-        half = (0.5,) * channels
-        return ImageSpec(size=size, mean=half, std=half, crop=crop, interpolation=how)
-    return ImageSpec(size=size, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=crop, interpolation=how)

@@ -9,8 +9,9 @@ from sightline.models import checks
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
+from sightline.spec import ImageSpec
 from sightline.weights.formats.format import UNSEEN, Format, Hints, plain_trunk
-from sightline.weights.formats.guess import Guess, count, guess_grid, guess_heads, imagenet, need, table_rows
+from sightline.weights.formats.guess import Guess, count, guess_grid, guess_heads, need, table_rows
 from sightline.weights.formats.key_table import LEADING, SAME, KeyRule, Shapes, joined, pairs
 from sightline.weights.report import WeightsError
 
@@ -92,7 +93,7 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
         layer_scale=1.0 if f"{first}layer_scale1.lambda1" in shapes else None,
     )
     size = checks.pair(config.size)
-    image = imagenet(size, channels=channels) if distill or d.dino else config.image
+    image = ImageSpec.imagenet(size, channels=channels) if distill or d.dino else config.image
     return Guess(config=config, image=image, warnings=tuple(warnings))
 
 

@@ -16,7 +16,6 @@ from sightline.weights.formats.guess import (
     count,
     guess_grid,
     guess_heads,
-    imagenet,
     need,
     table_rows,
 )
@@ -98,7 +97,7 @@ def _image(config: Config) -> tuple[ImageSpec, list[str]]:
     google = ImageSpec(size=size, mean=half, std=half, crop=1.0 if min(size) >= 384 else 0.9)
     if isinstance(config, HybridConfig) or c.classes in (GOOGLE_21K, TIMM_21K):
         return google, []  # only the AugReg weights are like this
-    deit = imagenet(size, channels=c.channels)
+    deit = ImageSpec.imagenet(size, channels=c.channels)
     if c.distill_token or c.layer_scale is not None:
         return deit, []  # DeiT, DeiT III, DINOv2
     doubt = (

@@ -7,8 +7,9 @@ from sightline.models import checks
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
+from sightline.spec import ImageSpec
 from sightline.weights.formats.format import Format, Hints, plain_trunk
-from sightline.weights.formats.guess import Guess, count, guess_grid, guess_heads, imagenet, need, table_rows
+from sightline.weights.formats.guess import Guess, count, guess_grid, guess_heads, need, table_rows
 from sightline.weights.formats.key_table import LEADING, SAME, KeyRule, Shapes, pairs
 
 BLOCK = "encoder.layers.encoder_layer_{}."
@@ -39,11 +40,11 @@ def guess(shapes: Shapes, hints: Hints) -> Guess:
     )
     # V1 weights: resize 256, crop 224, bilinear; the SWAG weights (384 and more) resize and crop to the same size
     large = min(checks.pair(config.size)) > 224
-    image = imagenet(
+    image = ImageSpec.imagenet(
         checks.pair(config.size),
         channels=channels,
         crop=1.0 if large else 0.875,
-        how="bicubic" if large else "bilinear",
+        interpolation="bicubic" if large else "bilinear",
     )
     return Guess(config=config, image=image, warnings=tuple(warnings))
 

@@ -1,0 +1,49 @@
+"""Data by its name or place, opened to measure a model on: the held-out split, scenes at the model's own size."""
+
+from pathlib import Path
+from typing import Any
+
+from sightline.data.datasets import Dataset
+from sightline.data.scenes.scenes import LARGEST, SMALLEST
+from sightline.data.source import dataset, held_out_split
+from sightline.evals.extraction import extract
+from sightline.evals.feature_table import FeatureTable
+
+SCENES = 2000  # drawn, where no number is given
+
+
+def evaluation_data(model: Any, name: str | Path, split: str | None = None, *, num: int | None = None) -> Dataset:
+    """A dataset to measure `model` on. Without a split it is test, else val, else the whole.
+
+    Scenes are drawn at the size of the model's images, `num` of them.
+
+    >>> model = sl.build("vit-nano4", size=64)
+    >>> d = sl.evals.evaluation_data(model, "scenes/shape", num=50)
+    >>> d.split_name, d.size, len(d)
+    ('test', 64, 50)
+    """
+    split = split or held_out_split(name)
+    if not str(name).startswith("scenes/"):
+        if num is not None:
+            raise ValueError("num is for scenes; for other data measure a part: sl.dataset(...).sample(num).")
+        return dataset(name, split=split)
+    size = min(LARGEST, max(SMALLEST, model.image.size[0]))
+    return dataset(name, split=split, num=num or SCENES, size=size)
+
+
+def extract_splits(
+    model: Any,
+    name: str | Path,
+    splits: tuple[str, str] = ("train", "test"),
+    *,
+    num: int | None = None,
+    **settings: Any,
+) -> tuple[FeatureTable, FeatureTable]:
+    """The features of two splits of a dataset, to learn from and to test on; `settings` are those of `sl.extract`.
+
+    >>> train, test = sl.evals.extract_splits(sl.build("vit-nano4"), "scenes/shape", num=20)
+    >>> len(train), len(test)
+    (20, 20)
+    """
+    train, test = (extract(model, evaluation_data(model, name, split, num=num), **settings) for split in splits)
+    return train, test

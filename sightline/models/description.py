@@ -1,0 +1,89 @@
+"""What a model is and what it costs, in a few facts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sightline.models.construct import build
+from sightline.models.costs import Cost, cost
+from sightline.models.hybrid import HybridConfig
+from sightline.models.variants import Config, config, names
+from sightline.models.vit import ViTConfig
+
+FAMILIES = {"ViTConfig": "ViT", "BiTConfig": "BiT", "HybridConfig": "hybrid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelListing:
+    """A line of `sightline models`.
+
+    >>> sl.models.list_models("vit-b16")[0].parameters
+    86567656
+    """
+
+    model: str
+    size: Any  # of the images: a side, or height and width
+    tokens: int | None  # None: a CNN has none
+    depth: str  # units of each stage of a CNN, blocks of an encoder
+    width: int
+    heads: int | None
+    parameters: int
+
+
+def list_models(glob: str = "*") -> list[ModelListing]:
+    """The models whose names match a glob, without allocating any of them.
+
+    >>> [m.model for m in sl.models.list_models("vit-l*")]
+    ['vit-l32', 'vit-l16']
+    """
+    return [_listing(name, config(name)) for name in names(glob)]
+
+
+def _listing(name: str, c: Config) -> ModelListing:
+    encoder = c.vit if isinstance(c, HybridConfig) else c if isinstance(c, ViTConfig) else None
+    units = "-".join(map(str, getattr(c, "units", ())))
+    return ModelListing(
+        model=name,
+        size=c.size,
+        tokens=encoder.tokens if encoder else None,
+        depth="+".join(filter(None, (units, str(encoder.depth) if encoder else ""))),
+        width=encoder.width if encoder else c.width,  # type: ignore[union-attr]
+        heads=encoder.heads if encoder else None,
+        parameters=sum(p.numel() for p in build(c, device="meta").parameters()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """A model's configuration and cost.
+
+    >>> sl.models.describe_model("bit-r50x1").family
+    'BiT'
+    """
+
+    name: str
+    config: Config
+    cost: Cost
+
+    @property
+    def family(self) -> str:
+        """ViT, BiT or hybrid."""
+        return FAMILIES[type(self.config).__name__]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields of the configuration that are set; of a hybrid those of the encoder, then of the backbone."""
+        c = self.config
+        encoder = c.vit if isinstance(c, HybridConfig) else c
+        fields = {k: v for k, v in vars(encoder).items() if v is not None}
+        backbone = {} if encoder is c else {f"backbone {k}": v for k, v in vars(c).items() if k != "vit"}
+        return fields | backbone
+
+
+def describe_model(name: str, **changes: Any) -> ModelDescription:
+    """A variant by its name, with fields of its configuration changed.
+
+    >>> sl.models.describe_model("vit-b16", size=384).cost.tokens
+    577
+    """
+    c = config(name, **changes)
+    return ModelDescription(name=name, config=c, cost=cost(c))

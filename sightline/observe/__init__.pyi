@@ -1,0 +1,2 @@
+from .source import model_names as model_names
+from .source import open_model as open_model

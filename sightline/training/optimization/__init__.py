@@ -1,0 +1,1 @@
+"""Optimizers, learning rates, weight averaging, and which layers are trained."""

@@ -1,0 +1,1 @@
+"""Before the first step: checks, the plan, memory and speed."""

@@ -1,0 +1,15 @@
+from .bit import bit_upstream as bit_upstream
+from .hyperrule import bit_hyperrule as bit_hyperrule
+from .laptop import laptop_bit as laptop_bit
+from .laptop import laptop_masked as laptop_masked
+from .laptop import laptop_vit as laptop_vit
+from .lookup import about as about
+from .lookup import get as get
+from .lookup import names as names
+from .vit import deit as deit
+from .vit import mae_pretrain as mae_pretrain
+from .vit import vit_finetune as vit_finetune
+from .vit import vit_finetune_grid as vit_finetune_grid
+from .vit import vit_masked as vit_masked
+from .vit import vit_pretrain as vit_pretrain
+from .vit import vit_s16_baseline as vit_s16_baseline

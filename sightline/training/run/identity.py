@@ -1,0 +1,87 @@
+"""What makes a run this run: starting weights, recipe and data, with their fingerprints."""
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sightline.data.datasets import Dataset
+from sightline.models.construct import Model
+from sightline.spec import from_json, to_json
+from sightline.training.recipe import Recipe
+from sightline.weights.containers.safetensors import bytes_of
+
+MAY_CHANGE = (
+    "log_every",
+    "save_every",
+    "tensorboard",
+    "micro",
+    "name",
+)  # recipe fields that may differ when a run is resumed
+
+
+def find_difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> str:
+    """The first field in which two records differ, in words; empty if they are equal."""
+    for key in dict.fromkeys((*there, *here)):
+        a, b = there.get(key), here.get(key)
+        name = f"{prefix}{key}"
+        if isinstance(a, dict) and isinstance(b, dict):
+            if inner := find_difference(a, b, f"{name}."):
+                return inner
+        elif a != b and not (prefix == "recipe." and key in MAY_CHANGE):
+            return f"{name} is {a} there, {b} here"
+    return ""
+
+
+def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
+    """What makes a run this run and no other: starting weights, recipe, data."""
+    record = {  # what a user changes comes first, what follows from it (a seed changes the weights) later
+        "recipe": asdict(recipe),
+        "data": {"train": train.fingerprint(), "val": val.fingerprint() if val is not None else None},
+        "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
+    }
+    return from_json(to_json(record))  # as it will be read back
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Sixteen hexadecimal digits of all values of a model."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()[:16]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine, commit and command."""
+    return {
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "threads": torch.get_num_threads()},
+        "commit": _commit(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the running code, marked dirty if it was changed since."""
+    folder = Path(__file__).parent
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,70 @@
+"""Validation during training, every image once whatever the number of processes; and the test afterwards."""
+
+import torch
+from torch import Tensor
+
+from sightline.data.datasets import Dataset
+from sightline.data.draws import Draws, hash_key
+from sightline.evals.accuracy import evaluate
+from sightline.spec import Result
+from sightline.training.objectives.classification import ClassificationObjective, classification_loss
+from sightline.training.run.folder import Run
+from sightline.training.train_state import TrainState
+
+LARGEST_BATCH = 256
+
+
+def validate(state: TrainState, val: Dataset, *, workers: int = 0) -> dict[str, float]:
+    """`val/loss`, and `val/accuracy` for classification, of the averaged weights if there are any."""
+    processes, recipe = state.processes, state.recipe
+    largest = min(LARGEST_BATCH, recipe.batch, processes.size * (recipe.micro or LARGEST_BATCH))
+    batch = max(processes.size, largest)
+    place = {"rank": processes.rank, "world": processes.size, "device": state.device}
+    sums = torch.zeros(3, dtype=torch.float64)
+    with state.evaluation_model() as model, torch.inference_mode(not processes.sharded), state.precision():
+        batches = val.batches(model.image, batch=batch, workers=workers, **place)
+        for number, (images, labels) in enumerate(batches):
+            rows = torch.as_tensor(batches.indices(number)[0])
+            sums += _batch_sums(state, images, labels, rows)
+    loss, correct, count = processes.sum(sums.tolist())
+    metrics = {"val/loss": loss / count}
+    if isinstance(state.objective, ClassificationObjective):
+        metrics["val/accuracy"] = correct / count
+    return metrics
+
+
+@torch.no_grad()
+def _batch_sums(state: TrainState, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+    """Summed loss, correct predictions, and number of images."""
+    n = len(images)
+    if not isinstance(state.objective, ClassificationObjective):
+        draws = Draws(hash_key(state.recipe.seed, "val"), rows.numpy())
+        loss = state.objective(images, labels, draws) if n or state.processes.sharded else torch.zeros(())
+        return torch.tensor([float(loss) * n if n else 0.0, 0.0, n], dtype=torch.float64)
+    logits = state.model(images).float()
+    if n == 0:
+        return torch.zeros(3, dtype=torch.float64)
+    loss = classification_loss(logits, labels, loss=state.objective.loss) * n
+    if labels.ndim == 2:  # several labels: the top prediction is correct if it is one of them
+        correct = labels.gather(1, logits.argmax(1, keepdim=True)).sum()
+    else:
+        correct = (logits.argmax(1) == labels).sum()
+    return torch.tensor([loss.item(), correct.item(), n], dtype=torch.float64)
+
+
+def evaluate_run(run: Run, test: Dataset) -> Result:
+    """Accuracy of a run's model on data that training never saw, measured once and kept in the folder (test.npz).
+
+    >>> import tempfile
+    >>> data, test = (sl.dataset("scenes/shape", split=s, num=32, size=16) for s in ("train", "test"))
+    >>> model = sl.build("vit-nano4", classes=10, size=16, depth=1)
+    >>> run = sl.fit(model, data, sl.Recipe(lr=1e-3, batch=16, steps=1), out=tempfile.mkdtemp())
+    >>> 0 <= sl.training.evaluate_run(run, test).summary()["top-1"] <= 1
+    True
+    """
+    file = run.path / "test.npz"
+    if file.exists():
+        return Result.load(file)
+    result = evaluate(run.model, test)
+    result.save(file)
+    return result

@@ -1,0 +1,29 @@
+"""Data opened to measure a model on."""
+
+import pytest
+import torch
+
+import sightline as sl
+from tests.evals.makers import random_model
+
+
+def test_scenes_have_the_model_s_size_and_the_held_out_split():
+    model = sl.build("vit-nano4", size=64)
+    data = sl.evals.evaluation_data(model, "scenes/shape", num=30)
+    assert (data.size, data.split_name, len(data)) == (64, "test", 30)
+    assert sl.evals.evaluation_data(model, "scenes/shape", "train").split_name == "train"
+    tiny = sl.build("vit-nano4", size=8)
+    assert sl.evals.evaluation_data(tiny, "scenes/shape").size == 16  # scenes are no smaller
+
+
+def test_num_is_for_scenes(tmp_path):
+    with pytest.raises(ValueError, match="num is for scenes"):
+        sl.evals.evaluation_data(sl.build("vit-nano4"), tmp_path, num=3)
+
+
+def test_two_splits_are_two_extractions():
+    model = random_model(classes=10)
+    train, test = sl.evals.extract_splits(model, "scenes/shape", ("train", "val"), num=20, tokens="gap")
+    want = sl.extract(model, sl.dataset("scenes/shape", "val", num=20, size=model.image.size[0]), tokens="gap")
+    assert torch.equal(test.features, want.features)
+    assert not torch.equal(train.features, test.features)
