@@ -158,7 +158,10 @@ def show_proof(proof: Any, as_json: bool) -> None:
 @verb
 @click.argument("folder", default="runs", type=click.Path())
 def runs(folder: str, as_json: bool) -> None:
-    """A table of the runs in FOLDER, with their curves."""
+    """A table of the runs in FOLDER, with their curves.
+
+    Example: sightline runs runs/
+    """
     summaries = sl.training.list_runs(folder)
     for summary in summaries:
         if summary.problem:
@@ -191,7 +194,10 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 @verb
 @click.argument("name", required=False)
 def recipes(name: str | None, as_json: bool) -> None:
-    """The recipes that `--recipe` takes; with NAME, the fields of one."""
+    """The recipes that `--recipe` takes; with NAME, the fields of one.
+
+    Example: sightline recipes vit_finetune
+    """
     if name is None:
         show([{"recipe": n, "what": what} for n, what in sl.recipes.about().items()], as_json)
         return

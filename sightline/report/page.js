@@ -1,6 +1,6 @@
 "use strict";
-// The page's own script. Every widget of a section shares one state (image, depth, place, head), so that two models
-// move together. Names only ever reach the page as text, never as HTML.
+// The page's own script. The widgets of a section share one state (image, depth, position, head), so that
+// two models move together. Names only ever reach the page as text, never as HTML.
 (() => {
   const make = (tag, props = {}, ...kids) => {
     const node = Object.assign(document.createElement(tag), props);
@@ -20,7 +20,7 @@
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Response(stream).arrayBuffer();
   }
-  // whole numbers back to values; the three largest stand for what is not finite
+  // integers back to values; the three largest stand for NaN and the infinities
   async function unpack(p) {
     const buffer = await inflate(p.data);
     const whole = p.bits === 8 ? new Uint8Array(buffer) : new Uint16Array(buffer);
@@ -67,8 +67,8 @@
   function scale(top, label) {
     return make("div", { className: "scale" }, "0", make("i"), String(top), make("span", { textContent: label }));
   }
-  // a canvas that is pointed at, by mouse, finger or arrow keys; place is (x, y) within 0..1
-  function pointed(canvas, cells, move, label) {
+  // a canvas that answers to mouse, touch and arrow keys; the position is (x, y) within 0..1
+  function onPoint(canvas, cells, move, label) {
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "application");
     canvas.setAttribute("aria-label", label + " Arrow keys move.");
@@ -88,7 +88,7 @@
   }
 
   class Store {
-    constructor() { this.state = { image: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "place" }; this.all = []; }
+    constructor() { this.state = { image: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "patch" }; this.all = []; }
     set(change) { Object.assign(this.state, change); for (const f of this.all) f(this.state); }
   }
 
@@ -98,9 +98,9 @@
       const rows = d.rows.length, columns = d.columns.length;
       const high = clamp(Math.round((640 * rows) / columns), 160, 900);
       const canvas = make("canvas", { width: 640, height: high });
-      const out = make("output"), choose = make("select", { ariaLabel: "What is shown" });
+      const out = make("output"), select = make("select", { ariaLabel: "What is shown" });
       out.setAttribute("aria-live", "polite");
-      d.planes.forEach((p, i) => choose.append(make("option", { value: i, textContent: p.name })));
+      d.planes.forEach((p, i) => select.append(make("option", { value: i, textContent: p.name })));
       let x = 0.5, y = 0.5, shown = 0, touched = false;
       const images = planes.map((v, i) => raster(v, rows, columns, { top: d.planes[i].top, flip: d.lower }));
       const draw = () => {
@@ -113,17 +113,17 @@
           frame(context, column * w, down * h, w, h);
         }
         const at = row * columns + column;
-        const told = d.planes.map((p, i) => `${p.name} ${number(planes[i][at])}`).join(" · ");
-        const bar = d.bars ? ` · ${d.bar} ${percent(d.bars[row])}` + (Number.isNaN(d.whole) ? "" : ` (whole: ${percent(d.whole)})`) : "";
-        out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${told}${bar}` : "Point at a cell, or use the arrow keys, to read it.";
+        const text = d.planes.map((p, i) => `${p.name} ${number(planes[i][at])}`).join(" · ");
+        const bar = d.bars ? ` · ${d.bar} ${percent(d.bars[row])}` + (Number.isNaN(d.whole) ? "" : ` (whole model: ${percent(d.whole)})`) : "";
+        out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${text}${bar}` : "Point at a cell, tap it, or use the arrow keys.";
       };
-      pointed(canvas, () => [x, y, columns, rows], (a, b) => { x = a; y = b; touched = true; draw(); }, host.dataset.alt);
-      choose.addEventListener("change", () => { shown = +choose.value; draw(); });
-      const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer below" : ""} · → ${d.column || "second model"}`;
+      onPoint(canvas, () => [x, y, columns, rows], (a, b) => { x = a; y = b; touched = true; draw(); }, host.dataset.alt);
+      select.addEventListener("change", () => { shown = +select.value; draw(); });
+      const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer at the bottom" : ""} · → ${d.column || "second model"}`;
       const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas,
         make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}, the first at the lower left` : title }),
         scale(d.planes[0].top, d.planes[0].name)));
-      host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", choose))] : []), stage, out);
+      host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", select))] : []), stage, out);
       draw();
       return {};
     },
@@ -144,12 +144,12 @@
         frame(show(right, raster(values, rows, columns, { top: d.top, start: i * cells }), false), c * w, r * h, w, h);
         let best = 0;
         for (let j = 1; j < cells; j++) if (values[i * cells + j] > values[i * cells + best]) best = j;
-        const told = best === i ? "its own place is the best" : `best at row ${Math.floor(best / columns)}, column ${best % columns} (${number(values[i * cells + best])})`;
-        out.textContent = `Row ${r}, column ${c}: ${number(own[i])} with its own place; ${told}.`;
+        const text = best === i ? "the highest of all positions" : `highest at row ${Math.floor(best / columns)}, column ${best % columns} (${number(values[i * cells + best])})`;
+        out.textContent = `Row ${r}, column ${c}: ${number(own[i])} at its own position; ${text}.`;
       };
-      pointed(left, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
-      pointed(right, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
-      host.append(make("div", { className: "stage" }, pane(`Each ${d.about} with its own place`, left), pane("The chosen one with every place", right)), scale(d.top, d.what), out);
+      onPoint(left, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
+      onPoint(right, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
+      host.append(make("div", { className: "stage" }, pane(`Each ${d.about} at its own position`, left), pane("The selected one at every position", right)), scale(d.top, d.what), out);
       store.all.push(draw);
       return {};
     },
@@ -180,7 +180,7 @@
           context.stroke();
         });
         small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
-        out.textContent = `${d.names[i]}: half of the mass within ${number(d.radii[i][0], 0)} pixels (inner circle), 90 % within ${number(d.radii[i][1], 0)}; ${percent(d.own[i])} on the own cell.`;
+        out.textContent = `${d.names[i]}: half of the mass within ${number(d.radii[i][0], 0)} pixels (inner circle), 90 % within ${number(d.radii[i][1], 0)}; ${percent(d.own[i])} on its own cell.`;
       };
       host.append(make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas)), strip, out);
       store.all.push(draw);
@@ -224,7 +224,7 @@
         small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
       };
       for (const c of [plain, over, heat]) { c.setAttribute("role", "img"); c.setAttribute("aria-label", host.dataset.alt); }
-      host.append(make("div", { className: "stage" }, pane("Image", plain), pane("What is attended to", over), pane("Map", heat)), strip, scale("largest", "share"));
+      host.append(make("div", { className: "stage" }, pane("Image", plain), pane("Weighted by the map", over), pane("Map", heat)), strip, scale("largest", "share"));
       store.all.push(draw);
       return { images: count, heads: heads > 1 ? heads : 0 };
     },
@@ -274,14 +274,14 @@
           if (k === h) frame(board, x + 1, y + 1, tile - 2, tall - 2);
         });
         const from = whole ? "the class token" : `the patch in row ${r}, column ${c}`;
-        out.textContent = `Block ${b}, ${h < 0 ? "mean of heads" : "head " + h}, from ${from}: most on row ${Math.floor(best / columns)}, column ${best % columns} (${percent(most)}).`;
+        out.textContent = `Block ${b}, ${h < 0 ? "mean of heads" : "head " + h}, from ${from}: most attention on row ${Math.floor(best / columns)}, column ${best % columns} (${percent(most)}).`;
         wall.dataset.block = b;
       };
-      const move = (x, y) => store.set({ x, y, from: "place" });
-      for (const c of [image, seen]) pointed(c, () => [store.state.x, store.state.y, columns, rows], move, host.dataset.alt);
+      const move = (x, y) => store.set({ x, y, from: "patch" });
+      for (const c of [image, seen]) onPoint(c, () => [store.state.x, store.state.y, columns, rows], move, host.dataset.alt);
       wall.tabIndex = 0;
       wall.setAttribute("role", "application");
-      wall.setAttribute("aria-label", "The heads of this block. Click one, or choose by the arrow keys");
+      wall.setAttribute("aria-label", "The heads of this block. Click or tap one, or use the arrow keys.");
       wall.addEventListener("keydown", (e) => {
         const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[e.key];
         if (!step) return;
@@ -293,7 +293,7 @@
         const k = Math.floor(((e.clientY - box.top) / box.height) * down) * across + Math.floor(((e.clientX - box.left) / box.width) * across);
         if (k < heads) store.set({ head: store.state.head === k ? -1 : k });
       });
-      host.append(make("div", { className: "stage" }, pane("Point at a patch", image), pane("It looks here", seen), pane("Every head of the block; click one", wall)), scale("largest", "share of attention"), out);
+      host.append(make("div", { className: "stage" }, pane("Point at a patch", image), pane("Where it attends", seen), pane("All heads of the block; click or tap one", wall)), scale("largest", "share of attention"), out);
       store.all.push(draw);
       return { images: count, depth: blocks, heads, classToken: d.prefix > 0 };
     },
@@ -302,7 +302,7 @@
       const [buffer, sprite] = await Promise.all([inflate(d.data), load(d.images.uri)]);
       const bytes = new Int8Array(buffer), [count, layers, most, parts] = d.shape, size = d.images;
       const image = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
-      const colors = make("canvas", { width: 320, height: image.height }), alike = make("canvas", { width: 320, height: image.height });
+      const colors = make("canvas", { width: 320, height: image.height }), similar = make("canvas", { width: 320, height: image.height });
       const out = make("output");
       out.setAttribute("aria-live", "polite");
       const ranges = new Map();
@@ -326,32 +326,32 @@
         const w = image.width / columns, h = image.height / rows;
         frame(context, c * w, r * h, w, h);
         const small = make("canvas", { width: columns, height: rows }), m = small.getContext("2d"), pixels = m.createImageData(columns, rows), ends = range(l);
-        const like = new Float32Array(rows * columns), own = start + r * columns + c;
+        const cosines = new Float32Array(rows * columns), own = start + r * columns + c;
         let mine = 0;
         for (let k = 0; k < parts; k++) mine += bytes[own * parts + k] ** 2;
         for (let p = 0; p < rows * columns; p++) {
           let dot = 0, norm = 0;
           for (let k = 0; k < parts; k++) { const v = bytes[(start + p) * parts + k]; dot += v * bytes[own * parts + k]; norm += v * v; }
-          like[p] = dot / Math.max(Math.sqrt(mine * norm), 1e-9);
+          cosines[p] = dot / Math.max(Math.sqrt(mine * norm), 1e-9);
           for (let k = 0; k < 3; k++) pixels.data[4 * p + k] = 255 * clamp((bytes[(start + p) * parts + k] - ends[k][0]) / Math.max(ends[k][1] - ends[k][0], 1), 0, 1);
           pixels.data[4 * p + 3] = 255;
         }
         m.putImageData(pixels, 0, 0);
         frame(show(colors, small, false), c * w, r * h, w, h);
-        frame(show(alike, raster(like, rows, columns), false), c * w, r * h, w, h);
-        const near = like.reduce((a, v) => a + (v > 0.5 ? 1 : 0), 0) / like.length;
-        out.textContent = `${d.names[l]} (${rows} × ${columns} cells): ${percent(near)} of the image is like the chosen cell (cosine above 0.5).`;
+        frame(show(similar, raster(cosines, rows, columns), false), c * w, r * h, w, h);
+        const near = cosines.reduce((a, v) => a + (v > 0.5 ? 1 : 0), 0) / cosines.length;
+        out.textContent = `${d.names[l]} (${rows} × ${columns} cells): ${percent(near)} of the image is similar to the selected cell (cosine above 0.5).`;
       };
-      for (const canvas of [image, colors, alike]) pointed(canvas, () => [store.state.x, store.state.y, ...[...d.grids[Math.round(store.state.depth * (layers - 1))]].reverse()], (x, y) => store.set({ x, y }), host.dataset.alt);
-      host.append(make("div", { className: "stage" }, pane("Point at a place", image), pane("Features as colors", colors), pane("How alike to that place", alike)), scale(1, "cosine"), out);
+      for (const canvas of [image, colors, similar]) onPoint(canvas, () => [store.state.x, store.state.y, ...[...d.grids[Math.round(store.state.depth * (layers - 1))]].reverse()], (x, y) => store.set({ x, y }), host.dataset.alt);
+      host.append(make("div", { className: "stage" }, pane("Point at a position", image), pane("Features as colors", colors), pane("Similarity to that position", similar)), scale(1, "cosine"), out);
       store.all.push(draw);
       return { images: count, depth: layers };
     },
   };
 
-  // a chart: the point nearest to the mouse, or the next by the arrow keys, says what it is
+  // a chart: the label of the point nearest to the mouse or finger, or of the next one by the arrow keys
   function chart(host) {
-    const points = json(host.dataset.points), svg = host.querySelector("svg"), out = make("output", { textContent: "Point at the chart, or use the arrow keys." });
+    const points = json(host.dataset.points), svg = host.querySelector("svg"), out = make("output", { textContent: "Point at the chart, tap it, or use the arrow keys." });
     const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
     for (const [k, v] of Object.entries({ r: 5, fill: "none", stroke: "currentColor", "stroke-width": 2, visibility: "hidden", class: "ring" })) ring.setAttribute(k, v);
     svg.append(ring);
@@ -380,11 +380,11 @@
     });
   }
   function slider(label, count, store, get, set) {
-    const input = make("input", { type: "range", min: 0, max: count - 1, step: 1 }), told = make("span");
+    const input = make("input", { type: "range", min: 0, max: count - 1, step: 1 }), text = make("span");
     input.setAttribute("aria-label", label);
     input.addEventListener("input", () => store.set(set(+input.value)));
-    store.all.push((s) => { input.value = get(s); told.textContent = `${get(s)} of ${count - 1}`; });
-    return make("label", {}, label, input, told);
+    store.all.push((s) => { input.value = get(s); text.textContent = `${get(s)} of ${count - 1}`; });
+    return make("label", {}, label, input, text);
   }
   function controls(section, store, needs) {
     const most = (key) => Math.max(0, ...needs.map((n) => n[key] || 0));
@@ -392,16 +392,16 @@
     if (images > 1) bar.append(slider("Image", images, store, (s) => Math.min(s.image, images - 1), (v) => ({ image: v })));
     if (depth > 1) bar.append(slider("Depth", depth, store, (s) => Math.round(s.depth * (depth - 1)), (v) => ({ depth: v / (depth - 1) })));
     if (heads > 1) {
-      const choose = make("select", { ariaLabel: "Head" });
-      if (depth > 1) choose.append(make("option", { value: -1, textContent: "mean of heads" }));
-      for (let i = 0; i < heads; i++) choose.append(make("option", { value: i, textContent: `head ${i}` }));
-      choose.addEventListener("change", () => store.set({ head: +choose.value }));
-      store.all.push((s) => { choose.value = depth > 1 ? s.head : Math.max(s.head, 0); });
-      bar.append(make("label", {}, "Head", choose));
+      const select = make("select", { ariaLabel: "Head" });
+      if (depth > 1) select.append(make("option", { value: -1, textContent: "mean of heads" }));
+      for (let i = 0; i < heads; i++) select.append(make("option", { value: i, textContent: `head ${i}` }));
+      select.addEventListener("change", () => store.set({ head: +select.value }));
+      store.all.push((s) => { select.value = depth > 1 ? s.head : Math.max(s.head, 0); });
+      bar.append(make("label", {}, "Head", select));
     }
     if (needs.some((n) => n.classToken)) {
       const button = make("button", { type: "button", textContent: "From the class token" });
-      button.addEventListener("click", () => store.set({ from: store.state.from === "class" ? "place" : "class" }));
+      button.addEventListener("click", () => store.set({ from: store.state.from === "class" ? "patch" : "class" }));
       store.all.push((s) => button.setAttribute("aria-pressed", String(s.from === "class")));
       bar.append(button);
     }
@@ -414,8 +414,8 @@
       try {
         needs.push(await widgets[host.dataset.widget](host, d, store));
       } catch (error) {
-        host.append(make("p", { className: "small", textContent: "This browser cannot show it: " + error.message }));
-        console.error(error);  // the other views of the section stay
+        host.append(make("p", { className: "small", textContent: "This browser cannot show this view: " + error.message }));
+        console.error(error);  // the other widgets of the section stay
       }
     }
     section.querySelectorAll("[data-points]").forEach(chart);

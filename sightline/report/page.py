@@ -89,12 +89,14 @@ class Page:
         """A verdict with its effects; where two differ in their images alone, with the images."""
         same = Counter((w.claim, w.models) for w in self.verdicts)
         known = {e.result.about.images: images_label(e.result) for e in reversed(self.found.entries)}
+        remarks = (v.why(), v.note if v.effects else "")  # without effects, the note is the reason
         return {
             "verdict": v,
             "css": STATES[v.state],
             "models": " and ".join(m for m in v.models if m),
             "images": known.get(v.images, "") if same[v.claim, v.models] > 1 and v.images else "",
             "effects": [(e, interval_plot(e)) for e in v.effects],
+            "remarks": [text[0].upper() + text[1:] for text in remarks if text],
         }
 
     def section(self, s: Section) -> Values:

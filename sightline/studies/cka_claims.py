@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sightline.analysis.similarity.cka import CKA
 from sightline.evals.interval import t95
 from sightline.studies.evidence import Evidence, Model, couples
-from sightline.studies.verdict import Judgment, around, mean_of
+from sightline.studies.verdict import Assessment, around, mean_of
 
 LINEAR, PAPER = 0.25, 0.125  # mean depth in the ViT that a CNN's lower half matches: layer by layer; in the paper
 
@@ -46,8 +46,8 @@ def corner(r: CKA) -> NDArray[np.bool_]:
     return mask
 
 
-def evenness(e: Evidence) -> Iterator[Judgment]:
-    def judge(vit: Model, cnn: Model, a: CKA, b: CKA) -> Judgment:
+def evenness(e: Evidence) -> Iterator[Assessment]:
+    def judge(vit: Model, cnn: Model, a: CKA, b: CKA) -> Assessment:
         means = [float(np.nanmean(r.similarity[corner(r)])) for r in (a, b)]
         half = float(np.hypot(half_of(a, corner(a)), half_of(b, corner(b))))
         off = [~np.eye(len(r.rows), dtype=bool) for r in (a, b)]
@@ -57,7 +57,7 @@ def evenness(e: Evidence) -> Iterator[Judgment]:
             around("CKA of lower and upper half, ViT minus CNN", means[0] - means[1], half, "repeats"),
             around("spread of the heat map, CNN minus ViT", spreads[1] - spreads[0], half_spread, "repeats"),
         )
-        return Judgment(models=(vit.id, cnn.id), effects=effects)
+        return Assessment(models=(vit.id, cnn.id), effects=effects)
 
     return e.compare(couples(e.of("vit"), e.of("cnn")), CKA, judge, where=within)
 
@@ -72,8 +72,8 @@ def parts(r: CKA, stages: tuple[int, ...]) -> tuple[float, NDArray[np.bool_]]:
     return float(np.nanmean(r.similarity[same]) - np.nanmean(r.similarity[other])), same | other
 
 
-def stage_blocks(e: Evidence) -> Iterator[Judgment]:
-    def judge(vit: Model, cnn: Model, a: CKA, b: CKA) -> Judgment | None:
+def stage_blocks(e: Evidence) -> Iterator[Assessment]:
+    def judge(vit: Model, cnn: Model, a: CKA, b: CKA) -> Assessment | None:
         count = len(set(b.row_stages) - {-1})
         if count < 2:
             return None
@@ -81,7 +81,7 @@ def stage_blocks(e: Evidence) -> Iterator[Judgment]:
         (x, mx), (y, my) = parts(a, equal), parts(b, b.row_stages)
         half = float(np.hypot(half_of(a, mx), half_of(b, my)))
         effect = around("CKA within stages minus between them, CNN minus ViT", y - x, half, "repeats")
-        return Judgment(models=(vit.id, cnn.id), effects=(effect,), note=f"the ViT cut into {count} equal parts")
+        return Assessment(models=(vit.id, cnn.id), effects=(effect,), note=f"the ViT cut into {count} equal parts")
 
     return e.compare(couples(e.of("vit"), e.of("cnn")), CKA, judge, where=within)
 
@@ -95,7 +95,7 @@ def vit_rows(e: Evidence) -> Iterator[tuple[Model, Model, CKA, NDArray, NDArray]
         yield (a, b, r, s, d) if a.id.kind == "vit" else (b, a, r, s.T, d.T)
 
 
-def lower_half(e: Evidence) -> Iterator[Judgment]:
+def lower_half(e: Evidence) -> Iterator[Assessment]:
     for vit, cnn, r, s, _ in vit_rows(e):
         known = np.isfinite(s).any(0)
         best = np.nan_to_num(s, nan=-np.inf).argmax(0) / max(len(s) - 1, 1)
@@ -103,10 +103,10 @@ def lower_half(e: Evidence) -> Iterator[Judgment]:
         what = "relative depth in the ViT that matches the CNN's lower half best"
         effect = mean_of(what, low, "the CNN's layers", bound=(LINEAR + PAPER) / 2, side="below")
         note = f"{LINEAR} would be layer by layer, {PAPER} the paper's lowest quarter"
-        yield Judgment(models=(vit.id, cnn.id), effects=(effect,), note=note, images=r.about.images)
+        yield Assessment(models=(vit.id, cnn.id), effects=(effect,), note=note, images=r.about.images)
 
 
-def top_third(e: Evidence) -> Iterator[Judgment]:
+def top_third(e: Evidence) -> Iterator[Assessment]:
     for vit, cnn, r, s, d in vit_rows(e):
         known = np.isfinite(s).any(1)
         best = np.nan_to_num(s, nan=-np.inf).max(1)
@@ -114,4 +114,4 @@ def top_third(e: Evidence) -> Iterator[Judgment]:
         gap = best[top & known].mean() - best[~top & known].mean()
         half = 2 * float(np.nanmean(d)) * 2**0.5 if np.isfinite(d).any() else float("nan")
         effect = around("best CKA with any CNN layer, top third minus the rest", gap, half, "repeats", side="below")
-        yield Judgment(models=(vit.id, cnn.id), effects=(effect,), images=r.about.images)
+        yield Assessment(models=(vit.id, cnn.id), effects=(effect,), images=r.about.images)

@@ -21,7 +21,7 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.spec import Result
 from sightline.studies import cka_claims, probe_claims, raghu_claims, vit_claims
 from sightline.studies.evidence import Evidence, Where, anything, gather
-from sightline.studies.verdict import Judgment, Verdict
+from sightline.studies.verdict import Assessment, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Claim:
     number: str
     source: str
     statement: str
-    judge: Callable[[Evidence], Iterator[Judgment]]
+    judge: Callable[[Evidence], Iterator[Assessment]]
     reads: tuple[type[Result], ...]  # the types of results that decide it
     where: Where = anything  # which results of these types
     related: tuple[type[Result], ...] = ()  # types that show the same thing and do not decide it

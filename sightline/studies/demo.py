@@ -1,4 +1,4 @@
-"""The demo: small models of all families trained, measured and looked at, on one kind of data, in a few minutes."""
+"""The demo: small models of all families trained, measured and analyzed on one dataset in a few minutes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the demo does, and what came of it."""
+    """One step of the demo, and its results."""
 
     what: str
     results: tuple[Path, ...] = ()
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Everything in a folder; whatever is there already is not done again.
+    """Everything in one folder; what an earlier call has finished is not done again.
 
     >>> list(sl.studies.Demo(out="demo", minutes=10).models)
     ['ViT', 'ViT-GAP', 'BiT', 'hybrid']
@@ -66,7 +66,7 @@ class Demo:
 
     @property
     def path(self) -> Path:
-        """One folder for each set of settings, so that another demo never meets this one's runs."""
+        """One folder for each set of settings, so that different demos never share runs."""
         return Path(self.out) / f"{self.data.replace('/', '-')}-{self.minutes:g}-{self.seed}"
 
     @property
@@ -75,19 +75,19 @@ class Demo:
         return max(2, round(STEPS * self.minutes))
 
     def run(self, say: Callable[[str], None] = print) -> Iterator[Step]:
-        """Do it, step by step; `say` hears what comes next."""
+        """Run the steps; `say` hears what comes next."""
         train, test = self.images("train"), self.images("test")
         trained: dict[str, Model] = {}
         for name in self.models:
             say(f"{name}: training {MODELS[name][0]} for {self.steps} steps of {BATCH}")
             run = self.train(name, train)
             trained[name] = run.model
-            yield self.measured(name, run, train, test)
+            yield self.measure(name, run, train, test)
         say(f"{self.models[0]}: fine-tuning at {HIGH} px what was trained at {SIZE}")
-        yield self.tuned()
+        yield self.fine_tune()
         n = max(16, min(256, round(12.8 * self.minutes)))
         for name, model in trained.items():
-            say(f"{name}: looking at it, every analysis that applies, {n} images")
+            say(f"{name}: every analysis that applies, on {n} images")
             place = self.path / "look" / name
             rows = look(model, test, place, n=n, seed=self.seed, name=name)
             yield Step(f"look at {name}", tuple(place / r.path for r in rows if r.path))
@@ -95,7 +95,7 @@ class Demo:
             say(f"{a} and {b}: side by side")
             place = self.path / "compare" / f"{a}-{b}"
             models = (trained[a], trained[b])
-            some = tuple(COMPARE)  # what is of one model alone, look has done
+            some = tuple(COMPARE)  # look has covered what is about one model alone
             rows = compare(*models, test, place, only=some, n=n, seed=self.seed, names=(a, b))
             yield Step(f"compare {a} and {b}", tuple(place / r.path for r in rows if r.path))
 
@@ -105,8 +105,8 @@ class Demo:
         return [(first, other) for other in others]
 
     def images(self, split: str, size: int = SIZE) -> Dataset:
-        """Scenes drawn once and kept in memory for training; what has masks stays what it is for looking. Of other data
-        a thousand test images per minute, so that a short demo stays short."""
+        """Scenes, for training rendered once into memory; for testing with their masks. Of other data, a thousand test
+        images per minute, so that a short demo stays short."""
         if not self.data.startswith("scenes/"):
             whole, most = dataset(self.data, split=split), max(500, round(1000 * self.minutes))
             return whole if split == "train" or len(whole) <= most else whole.sample(most, seed=self.seed)
@@ -125,22 +125,22 @@ class Demo:
         part, val = train.split(0.95, seed=self.seed)
         return fit(model, part, self.recipe(name), val=val, out=self.path / "runs" / name)
 
-    def measured(self, name: str, run: Run, train: Dataset, test: Dataset) -> Step:
-        """Accuracy on the test data, few-shot accuracy of the features, the curves."""
+    def measure(self, name: str, run: Run, train: Dataset, test: Dataset) -> Step:
+        """Accuracy on the test data, few-shot accuracy of the features, training curves."""
         place, model = self.path / "measure" / name, run.model
         known = train.sample(min(len(train), 2000), seed=self.seed)
-        scored = kept(place / "accuracy.npz", lambda: evaluate(model, test), name, model)
-        few = kept(
+        scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(model, test), name, model)
+        few = load_or_compute(
             place / "fewshot.npz",
             lambda: fewshot(extract(model, known), extract(model, test), shots=(1, 5, 10), seeds=5),
             name,
             model,
         )
-        kept(place / "curves.npz", run.curves, name, model)
+        load_or_compute(place / "curves.npz", run.curves, name, model)
         return Step(f"train {name}", tuple(sorted(place.glob("*.npz"))), row_of(name, model, scored, few))
 
-    def tuned(self) -> Step:
-        """Fine-tuned at a higher resolution with the position embeddings resampled, against none of it (V6)."""
+    def fine_tune(self) -> Step:
+        """Fine-tune at a higher resolution, with resampled position embeddings."""
         name = self.models[0]
         train, test = self.images("train", HIGH), self.images("test", HIGH)
         part, val = train.split(0.95, seed=self.seed)
@@ -149,18 +149,18 @@ class Demo:
         run = fit(high, part, recipe, val=val, out=self.path / "runs" / f"{name}-{HIGH}")
         title = f"{name} at {HIGH} px"
         place = self.path / "measure" / f"{name}-{HIGH}"
-        scored = kept(place / "accuracy.npz", lambda: evaluate(run.model, test), title, run.model)
+        scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(run.model, test), title, run.model)
         return Step(f"fine-tune {name} at {HIGH} px", (place / "accuracy.npz",), row_of(title, run.model, scored))
 
 
 def in_memory(data: Dataset) -> Arrays:
-    """Drawn once, used often."""
+    """Render every image once."""
     pixels = np.asarray(data.images(np.arange(len(data))))
     return Arrays(pixels, data.labels, classes=data.classes, name=data.name)
 
 
-def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
-    """A result from disk, or made and put there; it says of which model it is."""
+def load_or_compute(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
+    """A result from disk, or computed and saved there with the model it is about."""
     if path.exists():
         return Result.load(path)
     made = make()
@@ -170,7 +170,7 @@ def kept(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
 
 
 def row_of(name: str, model: Model, scored: Result, few: Result | None = None) -> dict[str, Any]:
-    """One model's line of the table."""
+    """The model's row of the table."""
     spent = cost(model)
     low, high = scored.interval if isinstance(scored, Classification) else (float("nan"),) * 2
     return {

@@ -6,7 +6,7 @@ from string import ascii_lowercase
 from typing import Any, TypeVar
 
 from sightline.spec import ModelId, Result
-from sightline.studies.verdict import Judgment
+from sightline.studies.verdict import Assessment
 
 R = TypeVar("R", bound=Result)
 Where = Callable[[Any], bool]
@@ -61,12 +61,12 @@ class Evidence:
         self,
         pairs: Iterable[tuple[Model, Model]],
         kind: type[R],
-        judge: Callable[[Model, Model, R, R], Judgment | None],
+        judge: Callable[[Model, Model, R, R], Assessment | None],
         *,
         where: Where = anything,
-    ) -> Iterator[Judgment]:
+    ) -> Iterator[Assessment]:
         """Judge pairs of models by results on the same images. Where both have results, but on different images, the
-        finding says so and decides nothing."""
+        assessment says so and decides nothing."""
         for a, b in pairs:
             first, second = a.each(kind, where), b.each(kind, where)
             shared = [images for images in first if images in second]
@@ -75,7 +75,7 @@ class Evidence:
                 if found is not None:
                     yield replace(found, images=images)
             if first and second and not shared:
-                yield Judgment(models=(a.id, b.id), effects=(), note=OTHER_IMAGES)
+                yield Assessment(models=(a.id, b.id), effects=(), note=OTHER_IMAGES)
 
     def between(self, kind: type[R]) -> Iterator[tuple[Model, Model, R]]:
         """Results about two models."""

@@ -9,7 +9,7 @@ from sightline.analysis.probes import LayerProbes
 from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.spec import ModelId
 from sightline.studies.evidence import Evidence, Model, couples
-from sightline.studies.verdict import Effect, Judgment, around, mean_of
+from sightline.studies.verdict import Assessment, Effect, around, mean_of
 
 CLOSE = 0.05  # accuracies that differ by less are called equal; ours
 Curve = tuple[NDArray, NDArray]  # accuracy and half width by block
@@ -32,11 +32,11 @@ class ProbeCurves:
         known = np.isfinite(self.result.accuracy[i])
         return self.result.accuracy[i][known], self.result.half_width[i][known]
 
-    def finding(self, names: tuple[str, str], *effects: Effect, note: str = "") -> Judgment:
+    def assess(self, names: tuple[str, str], *effects: Effect, note: str = "") -> Assessment:
         """About two of the models, which the curves call by name."""
         known = self.result.about.models
         given = self.result.how.get("seeds", 1)
-        return Judgment(
+        return Assessment(
             models=tuple(next((m for m in known if _is(m, name)), ModelId(name=name)) for name in names),
             effects=effects,
             seeds=given if isinstance(given, int) else len(given),
@@ -73,13 +73,13 @@ def every_token(r: ProbeAccuracy) -> bool:
     return r.per_token is not None
 
 
-def tokens_by_pool(e: Evidence) -> Iterator[Judgment]:
-    def judge(a: Model, b: Model, x: ProbeAccuracy, y: ProbeAccuracy) -> Judgment | None:
+def tokens_by_pool(e: Evidence) -> Iterator[Assessment]:
+    def judge(a: Model, b: Model, x: ProbeAccuracy, y: ProbeAccuracy) -> Assessment | None:
         tops = [r.map(r.layers[-1]).ravel() for r in (x, y)]
         if len(tops[0]) != len(tops[1]):
             return None
         effect = mean_of("accuracy of single tokens at the top, GAP minus CLS", tops[1] - tops[0], "tokens")
-        return Judgment(models=(a.id, b.id), effects=(effect,), seeds=len(x.seeds))
+        return Assessment(models=(a.id, b.id), effects=(effect,), seeds=len(x.seeds))
 
     pairs = couples(e.of("vit", pool="cls"), e.of("vit", pool="gap"))
     return e.compare(pairs, ProbeAccuracy, judge, where=every_token)
@@ -94,11 +94,11 @@ def _cls_and_gap(e: Evidence) -> Iterator[tuple[ProbeCurves, str, str]]:
                 yield c, a, b
 
 
-def five_curves(e: Evidence) -> Iterator[Judgment]:
+def five_curves(e: Evidence) -> Iterator[Assessment]:
     for c, a, b in _cls_and_gap(e):
         own, mean, first = c.at(a, "class token"), c.at(b, "mean of patches"), c.at(b, "first token")
         early = len(first[0]) // 3
-        yield c.finding(
+        yield c.assess(
             (a, b),
             _close(_gap("CLS;CLS minus GAP;GAP at the end", own, mean, (-1, -1))),
             _gap("GAP;GAP minus GAP;first token, early", mean, first, (early, early)),
@@ -107,22 +107,22 @@ def five_curves(e: Evidence) -> Iterator[Judgment]:
         )
 
 
-def middle_and_end(e: Evidence) -> Iterator[Judgment]:
+def middle_and_end(e: Evidence) -> Iterator[Assessment]:
     for c, a, b in _cls_and_gap(e):
         x, y = c.at(a, "mean of patches"), c.at(b, "mean of patches")
         half = (len(x[0]) // 2, len(y[0]) // 2)
-        yield c.finding(
+        yield c.assess(
             (a, b),
             _close(_gap("CLS minus GAP model, mean of patches, middle block", x, y, half)),
             _apart(_gap("CLS minus GAP model, mean of patches, last block", x, y, (-1, -1))),
         )
 
 
-def middle_of_both(e: Evidence) -> Iterator[Judgment]:
+def middle_of_both(e: Evidence) -> Iterator[Assessment]:
     for r in e.all(LayerProbes):
         c = ProbeCurves(r)
         for a in (*c.cls, *c.gap):
             for b in c.cnn:
                 x, y = c.at(a, "mean of patches"), c.at(b, "mean of the map")
                 middle = (len(x[0]) // 2, len(y[0]) // 2)
-                yield c.finding((a, b), _gap("probe of the middle block, ViT minus CNN", x, y, middle))
+                yield c.assess((a, b), _gap("probe of the middle block, ViT minus CNN", x, y, middle))

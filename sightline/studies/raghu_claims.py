@@ -14,13 +14,13 @@ from sightline.analysis.similarity.block_similarity import BlockSimilarity
 from sightline.analysis.similarity.localization import Localization
 from sightline.spec import ModelId
 from sightline.studies.evidence import OTHER_IMAGES, Evidence, Model, couples
-from sightline.studies.verdict import Effect, Judgment, around, mean_of, share_difference, share_of
+from sightline.studies.verdict import Assessment, Effect, around, mean_of, share_difference, share_of
 from sightline.studies.vit_claims import FAR, NEAR, extreme, head_effect
 
 ENOUGH = 1000  # images from which on the CKA of a single token with a patch is reliable; ours
 
 
-def low_and_high_heads(e: Evidence) -> Iterator[Judgment]:
+def low_and_high_heads(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(e.of("vit", ""), AttentionDistance):
         if len(r.pixels) < 4:
             continue
@@ -31,10 +31,10 @@ def low_and_high_heads(e: Evidence) -> Iterator[Judgment]:
             head_effect("most local head of the two highest blocks", r, extreme(r, high, "local"), FAR, "above"),
         )
         note = "fractions of the distance of uniform attention"
-        yield Judgment(models=(m.id,), effects=effects, note=note, images=r.about.images)
+        yield Assessment(models=(m.id,), effects=effects, note=note, images=r.about.images)
 
 
-def subsets(e: Evidence) -> Iterator[Judgment]:
+def subsets(e: Evidence) -> Iterator[Assessment]:
     for a, b, r in e.between(HeadSubsets):
         low, high = r.interval()
         effect = Effect(
@@ -47,7 +47,7 @@ def subsets(e: Evidence) -> Iterator[Judgment]:
             over="subsets without a common head",
         )
         note = f"{len(r.subsets)} subsets of heads"
-        yield Judgment(models=(a.id, b.id), effects=(effect,), note=note, images=r.about.images)
+        yield Assessment(models=(a.id, b.id), effects=(effect,), note=note, images=r.about.images)
 
 
 def after_addition(r: ReceptiveField) -> bool:
@@ -67,13 +67,13 @@ def _radius(r: ReceptiveField) -> tuple[float, float]:
     return float(r.radii[0, 0] / width), float(error / width)
 
 
-def receptive(e: Evidence) -> Iterator[Judgment]:
-    def judge(vit: Model, cnn: Model, a: ReceptiveField, b: ReceptiveField) -> Judgment:
+def receptive(e: Evidence) -> Iterator[Assessment]:
+    def judge(vit: Model, cnn: Model, a: ReceptiveField, b: ReceptiveField) -> Assessment:
         (x, ex), (y, ey) = _radius(a), _radius(b)
         what = "radius of half the mass in the first block, ViT minus CNN"
         effect = around(what, x - y, 2 * float(np.hypot(ex, ey)), "images")
         note = "in image widths; growth with depth is not judged"
-        return Judgment(models=(vit.id, cnn.id), effects=(effect,), note=note)
+        return Assessment(models=(vit.id, cnn.id), effects=(effect,), note=note)
 
     return e.compare(couples(e.of("vit"), e.of("cnn")), ReceptiveField, judge, where=after_addition)
 
@@ -89,7 +89,7 @@ def _center(m: Model, images: str) -> tuple[float, float] | None:
     return float(np.mean(after.own[:count]) - np.mean(before.own[:count])), float(np.hypot(errors[0], errors[1]))
 
 
-def center_patch(e: Evidence) -> Iterator[Judgment]:
+def center_patch(e: Evidence) -> Iterator[Assessment]:
     for m, after in e.each(e.of("vit", ""), ReceptiveField, after_addition):
         images = after.about.images
         own = _center(m, images)
@@ -107,7 +107,7 @@ def center_patch(e: Evidence) -> Iterator[Judgment]:
                 effects.append(around("that difference, ViT minus CNN", gap - theirs[0], half, "images"))
             elif any(_center(cnn, others) is not None for others in cnn.each(ReceptiveField)):
                 other.append(f"{cnn.id.name} {OTHER_IMAGES}")
-        yield Judgment(models=tuple(models), effects=tuple(effects), note="; ".join(other), images=images)
+        yield Assessment(models=tuple(models), effects=tuple(effects), note="; ".join(other), images=images)
 
 
 def _stands_out(after: ReceptiveField, distance: AttentionDistance | None) -> list[Effect]:
@@ -130,18 +130,18 @@ def has_class_token(r: ResidualRatios) -> bool:
     return bool(np.isfinite(r.class_token[0]).any())
 
 
-def class_token_skips(e: Evidence) -> Iterator[Judgment]:
+def class_token_skips(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(e.of("vit", "hybrid", ""), ResidualRatios, has_class_token):
         low, high = _halves(r.class_minus_patches())
         effects = (
             mean_of("log norm ratio, class token minus patches, lower half", low, "additions"),
             mean_of("log norm ratio, class token minus patches, upper half", high, "additions", side="below"),
         )
-        yield Judgment(models=(m.id,), effects=effects, images=r.about.images)
+        yield Assessment(models=(m.id,), effects=effects, images=r.about.images)
 
 
-def skips_of_both(e: Evidence) -> Iterator[Judgment]:
-    def judge(vit: Model, cnn: Model, a: ResidualRatios, b: ResidualRatios) -> Judgment:
+def skips_of_both(e: Evidence) -> Iterator[Assessment]:
+    def judge(vit: Model, cnn: Model, a: ResidualRatios, b: ResidualRatios) -> Assessment:
         at = np.linspace(0, 1, 12)
         curves = [np.interp(at, np.linspace(0, 1, len(r.ratio)), np.log(r.ratio)) for r in (a, b)]
         gap = curves[0] - curves[1]
@@ -151,12 +151,12 @@ def skips_of_both(e: Evidence) -> Iterator[Judgment]:
             share_of("depths where the ViT's ratio is larger", gap > 0, "depths", bound=0.5),
         )
         note = f"larger at {int((gap > 0).sum())} of {len(gap)} depths"
-        return Judgment(models=(vit.id, cnn.id), effects=effects, note=note)
+        return Assessment(models=(vit.id, cnn.id), effects=effects, note=note)
 
     return e.compare(couples(e.of("vit"), e.of("cnn")), ResidualRatios, judge)
 
 
-def late_class_token(e: Evidence) -> Iterator[Judgment]:
+def late_class_token(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(e.of("vit", ""), ResidualRatios, has_class_token):
         rows = {kind: r.of(kind) for kind in ("attention", "mlp")}
         if len(rows["attention"]) != len(rows["mlp"]) or not len(rows["mlp"]):
@@ -169,7 +169,7 @@ def late_class_token(e: Evidence) -> Iterator[Judgment]:
             mean_of("cosine of skip and sum, class minus patches, lower half", low, "additions"),
             mean_of("cosine of skip and sum, class minus patches, upper half", high, "additions", side="below"),
         )
-        yield Judgment(models=(m.id,), effects=effects, images=r.about.images)
+        yield Assessment(models=(m.id,), effects=effects, images=r.about.images)
 
 
 def hits(r: Localization, *, inside: bool = True) -> NDArray[np.bool_]:
@@ -195,24 +195,24 @@ def _image_note(*results: Localization) -> str:
     return f"{few:,} images" + (f"; {ENOUGH:,} are needed to say that localization is lost" if few < ENOUGH else "")
 
 
-def own_place(e: Evidence) -> Iterator[Judgment]:
+def own_place(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(e.of("vit", pool="cls"), Localization):
-        yield Judgment(models=(m.id,), effects=(localization_share(r),), note=_image_note(r), images=r.about.images)
+        yield Assessment(models=(m.id,), effects=(localization_share(r),), note=_image_note(r), images=r.about.images)
 
 
-def _own_place(what: str, e: Evidence, first: list[Model], second: list[Model]) -> Iterator[Judgment]:
-    def judge(a: Model, b: Model, x: Localization, y: Localization) -> Judgment:
+def _own_place(what: str, e: Evidence, first: list[Model], second: list[Model]) -> Iterator[Assessment]:
+    def judge(a: Model, b: Model, x: Localization, y: Localization) -> Assessment:
         effect = share_difference(what, localization_share(x), localization_share(y))
-        return Judgment(models=(a.id, b.id), effects=(effect,), note=_image_note(x, y))
+        return Assessment(models=(a.id, b.id), effects=(effect,), note=_image_note(x, y))
 
     return e.compare(couples(first, second), Localization, judge)
 
 
-def own_place_of_both(e: Evidence) -> Iterator[Judgment]:
+def own_place_of_both(e: Evidence) -> Iterator[Assessment]:
     return _own_place("tokens most similar to their own patch, ViT minus CNN", e, e.of("vit", pool="cls"), e.of("cnn"))
 
 
-def own_place_by_pool(e: Evidence) -> Iterator[Judgment]:
+def own_place_by_pool(e: Evidence) -> Iterator[Assessment]:
     what = "tokens most similar to their own patch, CLS minus GAP"
     return _own_place(what, e, e.of("vit", pool="cls"), e.of("vit", pool="gap"))
 
@@ -222,7 +222,7 @@ def varies_data(r: BlockSimilarity) -> bool:
     return bool(r.varied == "data")
 
 
-def data_scale(e: Evidence) -> Iterator[Judgment]:
+def data_scale(e: Evidence) -> Iterator[Assessment]:
     what = "CKA with the full model, lower minus upper half"
     for r in filter(varies_data, e.all(BlockSimilarity)):
         for name, values in zip(r.models, r.similarity):
@@ -233,4 +233,4 @@ def data_scale(e: Evidence) -> Iterator[Judgment]:
                 effect = around(what, low.mean() - high.mean(), half, "blocks")
                 seeds = int(r.how.get("seeds", 1))
                 model = ModelId(name=name)
-                yield Judgment(models=(model,), effects=(effect,), seeds=seeds, images=r.about.images)
+                yield Assessment(models=(model,), effects=(effect,), seeds=seeds, images=r.about.images)

@@ -56,7 +56,7 @@ class Effect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgment:
+class Assessment:
     """What results say about a claim, for some models on some images."""
 
     models: tuple[ModelId, ...]

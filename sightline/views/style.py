@@ -1,4 +1,4 @@
-"""One look for every figure: colors that color-blind eyes tell apart, one scale for similarity, labeled axes.
+"""One style for every figure: colors that color-blind readers can tell apart, one scale for similarity.
 
 matplotlib is imported here, inside functions, so that `import sightline` does not pay for it.
 """
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "lines.markersize": 4,
     "image.interpolation": "nearest",
     "savefig.dpi": 144,
-    "text.parse_math": False,  # a dollar in a name of a class starts no formula
+    "text.parse_math": False,  # a dollar sign in a class name starts no formula
     "svg.fonttype": "none",  # text stays text: smaller files, and it can be searched
     "svg.hashsalt": "sightline",  # the same result gives the same file
 }
@@ -46,20 +46,20 @@ def figure_style() -> Iterator[None]:
     """Apply the settings to what is drawn inside, and to nothing else; the first figure raises no warning."""
     log = logging.getLogger("matplotlib")
     before = log.level
-    log.setLevel(logging.ERROR)  # else: it is building its font cache, it made itself a folder
+    log.setLevel(logging.ERROR)  # else it reports that it builds its font cache
     try:
         import matplotlib as mpl
 
         settings: Any = SETTINGS
         with mpl.rc_context(settings), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
+            warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
             yield
     finally:
         log.setLevel(before)
 
 
 def new_figure(size: tuple[float, float]) -> Any:
-    """A figure that no window belongs to; inches."""
+    """A figure without a window; the size is in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -69,20 +69,20 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def colors(name: str = SIMILARITY) -> NDArray[np.uint8]:
-    """256 colors (256, 3), for whoever draws without matplotlib: the page's script."""
+    """The 256 colors of a map (256, 3), for the page's script."""
     import matplotlib as mpl
 
     return np.asarray(np.round(mpl.colormaps[name](np.arange(256))[:, :3] * 255), dtype=np.uint8)
 
 
 def finite(values: ArrayLike, otherwise: float = 0.0) -> NDArray[np.float64]:
-    """Infinities and NaN replaced: lengths of error bars and ends of axes must be finite, what is drawn need not."""
+    """Replace infinities and NaN: lengths of error bars and limits of axes must be finite, what is drawn need not."""
     x = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(x), x, otherwise)
 
 
 def nice_top(values: NDArray) -> float:
-    """1, the end of the shared scale; a smaller round number where nothing reaches a half of it."""
+    """The top of a color scale: 1, or a smaller round number where no value reaches half of it."""
     known = values[np.isfinite(values)]
     most = float(known.max()) if known.size else 1.0
     return next((top for top in (0.05, 0.1, 0.2, 0.5) if most <= top), 1.0)
@@ -91,7 +91,7 @@ def nice_top(values: NDArray) -> float:
 def heat(
     ax: Any, values: NDArray, *, top: float = 1.0, label: str = "", origin: str = "upper", bar: bool = True
 ) -> Any:
-    """A heat map from 0 to `top`; what has no value is gray, what lies below 0 is said at the bar."""
+    """A heat map from 0 to `top`; NaN is gray, and the color bar has an arrow where values exceed its ends."""
     import matplotlib as mpl
 
     shades = mpl.colormaps[SIMILARITY].with_extremes(bad="#b8bcc2")
@@ -115,7 +115,7 @@ def bare(ax: Any, title: str = "") -> None:
 
 
 def mosaic(tiles: NDArray, columns: int, gap: int = 1) -> NDArray[np.float64]:
-    """Tiles (n, y, x) or (n, y, x, 3) in rows with gaps between; the gaps and what is left over are NaN."""
+    """Tiles (n, y, x) or (n, y, x, 3) in rows with gaps between; gaps and unused cells are NaN."""
     count, y, x = tiles.shape[:3]
     rows = -(-count // columns)
     out = np.full((rows * (y + gap) - gap, columns * (x + gap) - gap, *tiles.shape[3:]), np.nan)
@@ -126,12 +126,12 @@ def mosaic(tiles: NDArray, columns: int, gap: int = 1) -> NDArray[np.float64]:
 
 
 def spread_out(count: int, most: int) -> list[int]:
-    """At most so many numbers from 0 to count - 1, first and last among them, evenly spaced."""
+    """At most so many evenly spaced integers from 0 to count - 1, first and last included."""
     return sorted({int(i) for i in np.rint(np.linspace(0, count - 1, min(count, most)))}) if count else []
 
 
 def lines(ax: Any, x: Any, rows: NDArray, names: Sequence[str], band: NDArray | None = None) -> None:
-    """One line per row with its name and, where known, its band."""
+    """One line per row with its name and, where it has one, its band."""
     for i, (row, name) in enumerate(zip(rows, names)):
         at = x[i] if isinstance(x, np.ndarray) and x.ndim == 2 else x
         color = COLORS[i % len(COLORS)]
@@ -142,6 +142,6 @@ def lines(ax: Any, x: Any, rows: NDArray, names: Sequence[str], band: NDArray | 
 
 
 def legend(ax: Any, count: int, most: int = 12) -> None:
-    """Names beside the lines unless there are too many to read."""
+    """A legend, unless it would be too long to read."""
     if 1 < count <= most:
         ax.legend(loc="best")

@@ -18,18 +18,18 @@ pytestmark = [
     pytest.mark.slow,
 ]
 CKA = makers.cka(6, 6)
-GAZE = makers.head_attention()
+ATTENTION = makers.head_attention()
 EVIL = "<b onmouseover=alert(1)>x</b>"
 
 
 def results():
     two = {"a": makers.VIT, "b": makers.CNN}
-    films = {
-        f"depth-film-{k}": replace(makers.film(m), how={"models": [m], "analysis": f"depth-film-{k}"})
+    features = {
+        f"feature-pca-{k}": replace(makers.feature_pca(m), about=makers.about(m, analysis=f"feature-pca-{k}"))
         for k, m in two.items()
     }
-    return films | {
-        "head-attention": GAZE,
+    return features | {
+        "head-attention": ATTENTION,
         "cka": replace(CKA, rows=(EVIL, *CKA.rows[1:])),
         "receptive": makers.receptive(),
         "places": makers.localization(0.5),
@@ -161,7 +161,7 @@ def test_a_patch_shows_where_every_head_looks(open_):
     opened.slide("head-attention", "Depth", 2)
     opened.section("head-attention").get_by_label("Head", exact=True).select_option(label="head 1")
     opened.point("head-attention", 0.9, 0.1)  # row 0, column 3
-    row = GAZE.row(0, 2, 1, GAZE.prefix + 3)
+    row = ATTENTION.row(0, 2, 1, ATTENTION.prefix + 3)
     best = int(row.argmax())
     told = opened.told("head-attention")
     assert told.startswith("Block 2, head 1, from the patch in row 0, column 3:")
@@ -180,16 +180,16 @@ def test_a_patch_shows_where_every_head_looks(open_):
 
 def test_two_models_move_together(open_):
     opened = open_()
-    opened.slide("depth-film-a", "Depth", 2)
-    assert "blocks.2" in opened.told("depth-film-a", 0)
-    assert "blocks.2" in opened.told("depth-film-a", 1)
-    before = [opened.pixels("depth-film-a", i) for i in range(6)]
-    opened.point("depth-film-a", 0.1, 0.9)
-    after = [opened.pixels("depth-film-a", i) for i in range(6)]
+    opened.slide("feature-pca-a", "Depth", 2)
+    assert "blocks.2" in opened.told("feature-pca-a", 0)
+    assert "blocks.2" in opened.told("feature-pca-a", 1)
+    before = [opened.pixels("feature-pca-a", i) for i in range(6)]
+    opened.point("feature-pca-a", 0.1, 0.9)
+    after = [opened.pixels("feature-pca-a", i) for i in range(6)]
     assert [a != b for a, b in zip(before, after)] == [True] * 6
-    opened.slide("depth-film-a", "RawImage", 1)
-    assert opened.pixels("depth-film-a", 0) != after[0]
-    assert opened.pixels("depth-film-a", 3) != after[3]
+    opened.slide("feature-pca-a", "Image", 1)
+    assert opened.pixels("feature-pca-a", 0) != after[0]
+    assert opened.pixels("feature-pca-a", 3) != after[3]
 
 
 def test_depth_is_slid_through_and_places_are_pointed_at(open_):
@@ -204,7 +204,7 @@ def test_depth_is_slid_through_and_places_are_pointed_at(open_):
 
 def test_a_phone_sees_all_of_it(open_):
     opened = open_(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    for name in ("depth-film-a", "head-attention", "cka", "far"):
+    for name in ("feature-pca-a", "head-attention", "cka", "far"):
         opened.section(name)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
     target = opened.section("cka").locator("canvas").first

@@ -119,16 +119,16 @@ CHANGED = {
     "PositionSimilarity": makers.positions(decay=0.5),
     "ObjectMass": makers.mass(mass_=0.1),
     "WhatIf": replace(makers.what_if(), accuracy=np.array([0.9, 0.1])),
-    "InductiveBias": replace(makers.priors(), locality_first=0.1),
+    "InductiveBias": replace(makers.biases(), locality_first=0.1),
     "Attribution": replace(makers.attribution(), insertion=np.zeros(3)),
     "Vtab": sl.evals.vtab_references()[2],
-    "FeaturePCA": replace(makers.film(), explained=np.array([0.1, 0.2, 0.3])),
+    "FeaturePCA": replace(makers.feature_pca(), explained=np.array([0.1, 0.2, 0.3])),
     "HeadAttention": replace(makers.head_attention(), peaks=makers.head_attention().peaks * 0.1),
     "BlockSimilarity": replace(makers.scale(), similarity=makers.scale().similarity * 0.5),
-    "ProbeAccuracy": makers.probed(0.3),
+    "ProbeAccuracy": makers.probes(0.3),
     "Curves": makers.curves(end=1.5),
     "ObjectFocus": makers.focus(0.1),
-    "PoolingComparison": makers.twins(0.6),
+    "PoolingComparison": makers.pooling(0.6),
 }
 
 
@@ -139,7 +139,7 @@ def test_sentences_change_when_the_numbers_do(name):
 
 
 def test_names_stay_text(tmp_path):
-    model = {"name": EVIL, "kind": "vit", "pool": "cls"}
+    model = sl.ModelId(name=EVIL, kind="vit", pool="cls")
     results = [
         makers.classification(classes=(EVIL, "dog", "owl")),
         replace(makers.cka(models=(model,)), title=EVIL, caption=EVIL, rows=(EVIL, *"bcdef")),
@@ -341,10 +341,12 @@ def test_what_is_no_result_is_refused(tmp_path):
 
 
 def test_two_models_stand_side_by_side(tmp_path):
-    other = replace(makers.film(makers.CNN), how={"models": [makers.CNN], "analysis": "depth-film-b"})
-    one = replace(makers.film(), how={"models": [makers.VIT], "analysis": "depth-film-a"})
+    one, other = (
+        replace(makers.feature_pca(), about=makers.about(m, analysis=f"feature-pca-{side}"))
+        for side, m in (("a", makers.VIT), ("b", makers.CNN))
+    )
     sections = [a for tag, a in Parsed(sl.write_report([one, other], tmp_path).read_text()).tags if tag == "section"]
-    assert sections[1]["data-results"] == "depth-film-a depth-film-b"
+    assert sections[1]["data-results"] == "feature-pca-a feature-pca-b"
 
 
 def test_a_run_folder_gives_its_curves(tmp_path):
@@ -354,3 +356,46 @@ def test_a_run_folder_gives_its_curves(tmp_path):
     text = sl.write_report(tmp_path / "run", tmp_path / "page").read_text()
     assert "After 2 steps" in text
     assert "scenes/shape" in text
+
+
+def headings(text):
+    return re.findall(r"<h2>(.*?)</h2>", text)
+
+
+def test_two_models_of_one_name_are_two_on_the_page(tmp_path):
+    for name, fingerprint in (("first", "1111"), ("second", "2222")):
+        (tmp_path / name).mkdir()
+        about = makers.about(replace(makers.VIT, name="model", fingerprint=fingerprint))
+        replace(makers.distance(), about=about).save(tmp_path / name / "distance.npz")
+    text = sl.write_report([tmp_path / "first", tmp_path / "second"], tmp_path / "page").read_text()
+    assert "2 results on model (first) and model (second)." in text
+    assert {"<h3>model (first)</h3>", "<h3>model (second)</h3>"} <= set(re.findall("<h3>.*?</h3>", text))
+    told = from_json((tmp_path / "page/results.json").read_text())
+    assert [row["about"]["models"][0]["fingerprint"] for row in told["results"]] == ["1111", "2222"]
+    assert {v["fingerprints"][0] for v in told["verdicts"]} == {"1111", "2222"}
+
+
+def test_results_on_different_images_stand_apart_and_the_page_says_why(tmp_path):
+    vit, cnn = makers.receptive(12.0), makers.receptive(5.0, model=makers.CNN)
+    both = [
+        replace(r, about=replace(r.about, images=images), how={**r.how, "data": images})
+        for r, images in ((vit, "cats"), (cnn, "dogs"))
+    ]
+    text = sl.write_report(both, tmp_path).read_text()
+    assert {f"Effective receptive fields (8 images of {data})" for data in ("cats", "dogs")} <= set(headings(text))
+    assert "Not compared: the two were measured on different images." in text
+    same = [replace(r, about=replace(r.about, images="cats")) for r in both]
+    text = sl.write_report(same, tmp_path).read_text()
+    assert "Effective receptive fields" in headings(text)
+    assert "ot compared" not in text
+
+
+def test_verdicts_stand_beside_the_results_they_are_about(tmp_path):
+    other = replace(makers.VIT, name="other ViT", fingerprint="1111")
+    found = {"vit": makers.distance(), "scale": makers.scale(), "other": makers.residual(model=other)}
+    text = sl.write_report(found, tmp_path).read_text()
+    beside = {
+        s[:20]: re.findall(r'<span class="state \w+">(\w+) ', s) for s in text.split('<section class="result" id="')[1:]
+    }
+    shown = {key.split('"')[0]: numbers for key, numbers in beside.items()}
+    assert shown == {"vit": ["V8", "C5"], "other": ["C10", "C12"], "scale": []}

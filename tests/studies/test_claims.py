@@ -15,8 +15,8 @@ from sightline.studies.verdict import mean_of, share_difference, share_of
 from tests.views import makers
 from tests.views.makers import CNN, VIT
 
-GAP = {"name": "GAP ViT", "kind": "vit", "pool": "gap"}
-HYBRID = {"name": "hybrid", "kind": "hybrid", "pool": "cls"}
+GAP = sl.ModelId(name="GAP ViT", kind="vit", pool="gap")
+HYBRID = sl.ModelId(name="hybrid", kind="hybrid", pool="cls")
 
 
 def of(number, *results):
@@ -100,8 +100,8 @@ PAIRS = {  # claim: results for which it holds, results for which it does not
         [makers.localization(0.1), makers.localization(1.0, model=GAP)],
     ),
     "C17": (
-        [makers.probed(), makers.probed(0.3, model=GAP)],
-        [makers.probed(0.3), makers.probed(model=GAP)],
+        [makers.probes(), makers.probes(0.3, model=GAP)],
+        [makers.probes(0.3), makers.probes(model=GAP)],
     ),
     "C18": ([makers.layer_probes()], [makers.layer_probes(cls_end=0.3)]),
     "C19": ([makers.layer_probes(gap_end=0.57, half=0.001)], [makers.layer_probes(gap_end=0.5)]),
@@ -150,7 +150,7 @@ def test_too_few_seeds_decide_nothing():
 
 
 def test_what_no_model_is_named_for_gives_no_verdict_on_models():
-    nameless = replace(makers.receptive(), how={"side": "after"})
+    nameless = replace(makers.receptive(), about=sl.About())
     assert sl.verdicts([nameless]) == []
 
 
@@ -163,6 +163,26 @@ def test_a_ratio_that_is_none_refutes_nothing():
     bare = makers.residual(model=CNN)
     (v,) = of("C11", makers.residual(), replace(bare, ratio=np.full_like(bare.ratio, np.nan)))
     assert v == "undecided"
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.number)
+def test_a_claim_names_what_it_reads(claim):
+    """All results that decide it are of types that it names, and the page puts it beside them."""
+    deciding = PAIRS[claim.number][0]
+    assert all(isinstance(r, claim.reads) for r in deciding)
+    assert all(claim.about(r) for r in deciding)
+    assert of(claim.number, *(r for r in makers.every().values() if not isinstance(r, claim.reads))) == []
+
+
+def test_a_claim_is_not_beside_what_answers_another_question():
+    claims = {c.number: c for c in CLAIMS}
+    within, between = makers.cka(), makers.cka(4, 5, models=(VIT, CNN))
+    pooled = replace(between, about=makers.about(VIT, CNN, analysis="cka-pooled"))
+    beside = [[n for n in ("C1", "C2", "C3", "C4") if claims[n].about(r)] for r in (within, between, pooled)]
+    assert beside == [["C1", "C2"], ["C3", "C4"], []]
+    assert not claims["C8"].about(makers.receptive(side="before"))
+    assert not claims["C20"].about(makers.scale())
+    assert claims["C18"].about(makers.pooling())
 
 
 def test_the_rest_is_listed():

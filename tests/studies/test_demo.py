@@ -40,8 +40,8 @@ def test_every_step_leaves_results(steps):
     ]  # fmt: skip
     results = [sl.Result.load(path) for step in steps for path in step.results]
     assert len(results) > 30
-    assert all(result.how["models"] for result in results)
-    names = {model["name"] for result in results for model in result.how["models"]}
+    assert all(result.about.models for result in results)
+    names = {model.name for result in results for model in result.about.models}
     assert names == {"ViT", "BiT", "ViT at 48 px"}
     rows = [step.row for step in steps if step.row]
     assert [row["model"] for row in rows] == ["ViT", "BiT", "ViT at 48 px"]

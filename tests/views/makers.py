@@ -1,11 +1,15 @@
-"""One small result of every type, with numbers that can be told apart."""
+"""One small result of every type, with distinct numbers."""
 
 import numpy as np
 
 import sightline as sl
 
-VIT = {"name": "small ViT", "kind": "vit", "pool": "cls"}
-CNN = {"name": "small CNN", "kind": "cnn", "pool": "map"}
+VIT = sl.ModelId(name="small ViT", kind="vit", pool="cls")
+CNN = sl.ModelId(name="small CNN", kind="cnn", pool="map")
+
+
+def about(*models, images="", analysis=""):
+    return sl.About(models=models, images=images, analysis=analysis)
 
 
 def random(*shape, seed=0):
@@ -22,7 +26,8 @@ def cka(rows=6, columns=6, *, models=(VIT,), **how):
     return sl.analysis.CKA(
         title="CKA within a model",
         caption="Synthetic.",
-        how={"n": 32, "repeats": 4, "models": list(models), **how},
+        how={"n": 32, "repeats": 4, **how},
+        about=about(*models),
         similarity=s,
         band=np.full_like(s, 0.01),
         knn=s * 0.5,
@@ -36,7 +41,8 @@ def distance(low=(10.0, 60.0, 110.0), high=(100.0, 105.0, 110.0), *, model=VIT, 
     return sl.analysis.AttentionDistance(
         title="Attention distance",
         caption="Synthetic.",
-        how={"n": 16, "models": [model]},
+        how={"n": 16},
+        about=about(model),
         pixels=pixels,
         raw=pixels * 0.9,
         error=np.full_like(pixels, error),
@@ -54,7 +60,9 @@ def receptive(radius=10.0, *, side="after", model=VIT, own=0.4, error=0.01, laye
     return sl.analysis.ReceptiveField(
         title="Receptive fields",
         caption="Synthetic.",
-        how={"n": 8, "side": side, "models": [model]},
+        how={"n": 8},
+        side=side,
+        about=about(model),
         maps=maps / maps.sum((1, 2), keepdims=True),
         names=tuple(f"blocks.{i}" for i in range(layers)),
         centers=np.full((layers, 2), 16.0),
@@ -74,7 +82,8 @@ def residual(lower=1.0, upper=-1.0, *, model=VIT, ratio=2.0):
     return sl.analysis.ResidualRatios(
         title="Skips",
         caption="Synthetic.",
-        how={"n": 8, "models": [model]},
+        how={"n": 8},
+        about=about(model),
         names=names,
         sublayers=("attention", "mlp") * 6,
         blocks=tuple(i // 2 for i in range(12)),
@@ -95,7 +104,8 @@ def localization(share=1.0, *, model=VIT, side=6, n=2000):
     return sl.analysis.Localization(
         title="Places",
         caption="Synthetic.",
-        how={"n": n, "models": [model]},
+        how={"n": n},
+        about=about(model),
         maps=flat.reshape(count, side, side),
         class_token=np.zeros((1, side, side)),
         layer="blocks.5.mlp_sum",
@@ -159,7 +169,8 @@ def heads(first=0.7, last=0.2, *, count=8):
     return sl.analysis.HeadSubsets(
         title="Heads",
         caption="Synthetic.",
-        how={"n": 16, "models": [VIT, CNN]},
+        how={"n": 16},
+        about=about(VIT, CNN),
         similarity=similarity,
         distance=np.linspace(20.0, 100.0, count),
         subsets=tuple((i,) for i in range(count)),
@@ -172,7 +183,7 @@ def filters(explained=0.7, low=0.8):
     return sl.analysis.PatchFilters(
         title="Filters",
         caption="Synthetic.",
-        how={"models": [VIT]},
+        about=about(VIT),
         components=random(8, 4, 4, 3) - 0.5,
         explained=np.full(8, explained / 8),
         low_frequency=np.full(8, low),
@@ -185,7 +196,7 @@ def positions(decay=-0.8, row_column=0.2):
     return sl.analysis.PositionSimilarity(
         title="Positions",
         caption="Synthetic.",
-        how={"models": [VIT]},
+        about=about(VIT),
         tiles=np.stack([np.roll(1 - far / 4, (i // 4, i % 4), (0, 1)) for i in range(16)]),
         by_distance=np.array([[1.0, 0.8], [2.0, 0.3]]),
         decay=decay,
@@ -199,7 +210,7 @@ def mass(mass_=0.5, area=0.2):
     return sl.analysis.ObjectMass(
         title="Mass",
         caption="Synthetic.",
-        how={"models": [VIT]},
+        about=about(VIT),
         mass=mass_ + 0.05 * np.sin(np.arange(20)),
         area=np.full(20, area),
     )
@@ -225,15 +236,15 @@ def attribution():
 def head_attention():
     rows = random(2, 3, 2, 17, 16)
     return sl.analysis.HeadAttention(
-        title="HeadAttention", caption="Synthetic.", how={"models": [VIT]}, images=make_images(2),
+        title="HeadAttention", caption="Synthetic.", about=about(VIT), images=make_images(2),
         attention=np.round(rows / rows.max(-1, keepdims=True) * 255).astype(np.uint8),
         peaks=(rows.max(-1) / rows.sum(-1)).astype(np.float32), grid=(4, 4), prefix=1,
     )  # fmt: skip
 
 
-def film(model=VIT):
+def feature_pca(model=VIT):
     return sl.analysis.FeaturePCA(
-        title="Film", caption="Synthetic.", how={"models": [model]}, images=make_images(2),
+        title="Features", caption="Synthetic.", about=about(model), images=make_images(2),
         features=(random(2, 3, 16, 5) * 200 - 100).astype(np.int8), layers=("blocks.0", "blocks.1", "blocks.2"),
         grids=((4, 4), (4, 4), (2, 2)), explained=np.array([0.9, 0.8, 0.7]),
     )  # fmt: skip
@@ -254,10 +265,10 @@ def scale(**how):
     )  # fmt: skip
 
 
-def probed(offset=0.0, *, model=VIT, seeds=3):
+def probes(offset=0.0, *, model=VIT, seeds=3):
     tokens = 0.3 + offset + 0.02 * random(2, 17)
     return sl.evals.ProbeAccuracy(
-        title="Probes", caption="Synthetic.", how={"models": [model]}, layers=("a", "b"), seeds=tuple(range(seeds)),
+        title="Probes", caption="Synthetic.", about=about(model), layers=("a", "b"), seeds=tuple(range(seeds)),
         accuracy=np.tile(tokens.mean(1, keepdims=True), (1, seeds)), per_token=tokens,
         grids={"a": (4, 4), "b": (4, 4)}, prefix={"a": 1, "b": 1},
     )  # fmt: skip
@@ -277,23 +288,22 @@ def curves(end=0.5):
 
 def focus(gain=0.3):
     mass = np.stack([0.2 + gain + 0.05 * np.sin(np.arange(20)), np.full(20, 0.2)])
-    how = {"models": [VIT]}
     return sl.analysis.ObjectFocus(
-        title="Focus", caption="", how=how, methods=("rollout", "cam"), mass=mass, area=np.full(20, 0.2)
+        title="Focus", caption="", about=about(VIT), methods=("rollout", "cam"), mass=mass, area=np.full(20, 0.2)
     )
 
 
-def twins(last=0.3):
+def pooling(last=0.3):
     return sl.analysis.PoolingComparison(
-        title="Twins", caption="", own=np.array([0.9, last]), own_cka=np.array([0.5, 0.1]),
+        title="Pooling", caption="", own=np.array([0.9, last]), own_cka=np.array([0.5, 0.1]),
         by_block=np.array([0.9, 0.8, last]), curves=("CLS; class token", "GAP; first token"),
         accuracy=np.array([[0.1, 0.5, 0.8], [0.1, 0.2, 0.8]]), per_token=np.array([[0.1], [0.5]]), layers=("blocks.2",),
     )  # fmt: skip
 
 
-def priors():
+def biases():
     return sl.analysis.InductiveBias(
-        title="Priors", caption="Synthetic.", locality_first=0.9, locality_last=0.2, equivariance=0.1,
+        title="Biases", caption="Synthetic.", locality_first=0.9, locality_last=0.2, equivariance=0.1,
         equivariance_off_grid=0.4, invariance=0.3, permutation=1.0, permutation_pooled=0.7,
     )  # fmt: skip
 
@@ -313,9 +323,9 @@ def every() -> dict[str, sl.Result]:
     some = [
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localization(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
-        maps(heads=4), attribution(), head_attention(), film(), what_if(), scale(), probed(), classification(),
-        priors(), near,
-        curves(), focus(), twins(),
+        maps(heads=4), attribution(), head_attention(), feature_pca(), what_if(), scale(), probes(), classification(),
+        biases(), near,
+        curves(), focus(), pooling(),
         retrieval, sets, sl.evals.vtab_references()[0],
         sl.evals.score_labels(random(5, 3), random(5, 3, seed=1) > 0.4), sl.evals.score_real([3, 1], [[3], [2]]),
     ]  # fmt: skip
