@@ -314,7 +314,7 @@ def test_each_model_prepares_its_own_images(make_images):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokens": "mean"}, "tokens is"),
+        ({"tokens": "median"}, "tokens is"),
         ({"tokens": True}, "tokens is"),
         ({"layers": "nothing.*"}, "matches 'nothing"),
         ({"layers": []}, "layers is empty"),
@@ -323,7 +323,7 @@ def test_each_model_prepares_its_own_images(make_images):
         ({"n": -1}, "n is"),
         ({"data": []}, "no images"),
         ({"data": 5}, "Images come as"),
-        ({"data": torch.rand(5, 3, 16, 16)}, "Prepared images"),
+        ({"data": torch.rand(5, 3, 16, 16)}, "Preprocessed images"),
         ({"data": torch.full((8, 3, 32, 32), torch.nan)}, "NaN"),
         ({"data": np.zeros((5, 32, 32))}, "four dimensions"),
         ({"data": iter(torch.rand(8, 3, 32, 32)), "repeats": 2}, "only once"),

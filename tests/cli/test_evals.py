@@ -85,7 +85,7 @@ def test_vtab(capsys, weights):
         (("eval", "{w}", "scenes/objects", "--num", "20"), "cannot be matched"),
         (("episodes", "{w}", "scenes/shape", "--num", "20"), "need 20 images"),
         (("vtab", "{w}", "--suite", "vtab", "--root", "nowhere"), "caltech101 is not in"),
-        (("probe", "{w}", "scenes/shape", "--num", "20", "--layers", "nothing"), "No module matches"),
+        (("probe", "{w}", "scenes/shape", "--num", "20", "--layers", "nothing"), "No layer of"),
     ],
 )
 def test_mistakes_are_one_sentence(capsys, weights, words, sentence):

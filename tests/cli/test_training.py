@@ -185,12 +185,12 @@ def test_recipes(capsys):
         (("--recipe", "vit_pretrain"), "has no row for vit-nano4"),
         (("--with", "dept=2"), "did you mean depth"),
         (("--val", "dev"), "--val is a split's name"),
-        (("--fraction", "2"), "between 0 and 1"),
+        (("--fraction", "2"), "expected 0 < fraction <= 1"),
         (("--workers", "-1"), "workers=-1"),
         (("--device", "gpu"), "try --device cpu"),
         (("--few-shot",), "10 images of every class"),
         (("--size", "18"), "Try 16 x 16"),
-        (("--size", "15"), "Scenes are drawn at 16"),
+        (("--size", "15"), "scenes are drawn at 16"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_and_leave_nothing(capsys, words, sentence, tmp_path):

@@ -109,9 +109,9 @@ def test_splits_of_folders_and_what_they_are_paired_with(tmp_path):
         for kind in ("cat", "dog"):
             (tmp_path / split / kind).mkdir(parents=True)
             Image.fromarray(rng.integers(0, 255, (8, 9, 3), dtype=np.uint8)).save(tmp_path / split / kind / "1.png")
-    assert sl.data.splits(tmp_path) == ("train", "val")
+    assert sl.data.available_splits(tmp_path) == ("train", "val")
     assert sl.data.held_out_split(tmp_path) == "val"
-    assert sl.data.splits(tmp_path / "train") == ()
+    assert sl.data.available_splits(tmp_path / "train") == ()
     assert sl.data.held_out_split(tmp_path / "train") is None
     first, second = sl.data.dataset_pair(tmp_path)
     assert [d.where(0).split("/")[-3] for d in (first, second)] == ["train", "val"]

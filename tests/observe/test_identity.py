@@ -140,7 +140,7 @@ def test_no_blank_image_is_sent_twice(tmp_path):
 def test_an_observation_is_not_made_again():
     s = observe(small())
     assert observe(s) is s
-    assert s.renamed("x").id == replace(s.id, name="x")
+    assert s.with_name("x").id == replace(s.id, name="x")
     cnn = observe(sl.build("bit-nano"))
     assert observe(cnn, image=replace(cnn.image, size=(64, 64))).grid == (8, 8)
 

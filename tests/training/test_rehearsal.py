@@ -1,5 +1,6 @@
 """Smoke runs and the proof of resume, from Python."""
 
+import re
 import threading
 
 import pytest
@@ -38,7 +39,7 @@ def test_proof_of_resume_leaves_the_model_and_no_files(tmp_path, monkeypatch):
     assert proof.holds
     assert (proof.steps, proof.interrupted_at) == (6, 3)
     assert all(torch.equal(before[n], t) for n, t in m.state_dict().items())
-    assert not list(tmp_path.iterdir())
+    assert not [p for p in tmp_path.iterdir() if not p.name.startswith("torchinductor")]  # torch's own cache
 
 
 def test_a_resume_that_differs_is_no_proof(monkeypatch):
@@ -49,7 +50,7 @@ def test_a_resume_that_differs_is_no_proof(monkeypatch):
         real(self, step)
         if step:
             file = self.path / "log.jsonl"
-            file.write_text(file.read_text().replace('"train/loss": ', '"train/loss": 1'))
+            file.write_text(re.sub(r'("train/loss": ?)', r"\g<1>1", file.read_text()))
 
     monkeypatch.setattr(Run, "truncate_log", spoil)
     proof = sl.training.prove_resume(model(), data()[0], recipe())

@@ -258,9 +258,10 @@ def what_if():
     )  # fmt: skip
 
 
-def scale(**how):
+def scale(*, varied="", **how):
     return sl.analysis.BlockSimilarity(
-        title="By block", caption="Synthetic.", how=how, models=("10 %",), similarity=np.array([[0.9, 0.88, 0.5, 0.4]]),
+        title="By block", caption="Synthetic.", how=how, varied=varied, models=("10 %",),
+        similarity=np.array([[0.9, 0.88, 0.5, 0.4]]),
         band=np.full((1, 4), 0.01), depth=np.array([[0, 1 / 3, 2 / 3, 1]]),
     )  # fmt: skip
 
