@@ -34,7 +34,7 @@ def test_joined_cells_keep_the_mass():
 
 
 def test_a_large_model_is_joined_and_says_so(data, monkeypatch):
-    monkeypatch.setattr("sightline.analysis.attention.distance.head_attention.LIMIT", 60_000)
+    monkeypatch.setattr("sightline.analysis.attention.head_attention.LIMIT", 60_000)
     found = sl.head_attention(sl.build("vit-nano4", classes=10), data, n=4)
     assert len(found.images) == 2
     assert found.how["joined"] == 2

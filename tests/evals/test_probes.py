@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.evals.probing import logistic, probes
-from sightline.evals.probing.ridge import Scaling
+from sightline.evals.probing.ridge import SWEEP, Scaling
 from tests.evals.makers import clusters, random_model, scenes
 
 
@@ -47,7 +47,7 @@ def test_logistic_regression_ends_where_the_gradient_vanishes(l2, seed):
 
 def test_the_tuned_l2_follows_the_noise():
     clean, noisy = (clusters(60, classes=3, width=100, noise=n) for n in (0.01, 8.0))
-    assert sl.evals.LinearProbe().fit(*noisy).l2_ in sl.evals.ridge.SWEEP
+    assert sl.evals.LinearProbe().fit(*noisy).l2_ in SWEEP
     assert sl.evals.LinearProbe("logistic").fit(*clean).l2_ < sl.evals.LinearProbe("logistic").fit(*noisy).l2_
 
 

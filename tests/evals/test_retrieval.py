@@ -66,7 +66,7 @@ def test_matching_is_the_best_of_all_pairs_both_ways_whatever_the_blocks(monkeyp
     chosen = truth.copy()
     chosen[::2, :3] = True  # unequal numbers of patches
     monkeypatch.setattr(room, "BLOCK", 200)
-    found = room.matched(e.features, e.features, chosen, chosen).numpy()
+    found = room.patch_similarity(e.features, e.features, chosen, chosen).numpy()
     x = e.features.numpy() / np.linalg.norm(e.features.numpy(), axis=2, keepdims=True)
     for i in range(12):
         for j in range(12):
