@@ -275,7 +275,7 @@ def test_each_model_prepares_its_own_images(make_images):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokens": "mean"}, "tokens is"),
+        ({"tokens": "best"}, "tokens is"),
         ({"tokens": True}, "tokens is"),
         ({"layers": "nothing.*"}, "matches 'nothing"),
         ({"layers": []}, "layers is empty"),
