@@ -41,4 +41,4 @@ def test_the_wheel_holds_every_file(tmp_path):
     with zipfile.ZipFile(wheel) as file:
         held = set(file.namelist())
     assert {str(p.relative_to(ROOT)) for p in ours} <= held
-    assert {"sightline/py.typed", "sightline/__init__.pyi", "sightline/data/imagenet.csv"} <= held
+    assert {"sightline/py.typed", "sightline/__init__.pyi", "sightline/data/named/imagenet.csv"} <= held

@@ -104,7 +104,7 @@ def test_one_bad_process_stops_all_with_the_reason(tmp_path):
     ranks = start(tmp_path, "poison")
     said = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [2, 2]
-    assert "At step 5 another process's loss is no finite number" in said[0]
+    assert "the loss of another process is not finite" in said[0]
     assert "At step 5 the loss is nan; first seen in the parameter" in said[1]
     assert all("step 3" in text and "lost contact" not in text for text in said)
 
