@@ -1,7 +1,7 @@
 """What is added to what in the residual units of a CNN of another library: found by trying, not by name.
 
-Two tensors are a unit's skip and branch if they add up to what it puts out. Which is which is a question of the way
-each has come: the branch has more operations behind it, the skip none, or the few of a projection.
+Two tensors are a unit's skip and branch if their sum is the unit's output. The branch is the one computed by more
+operations; the skip is the identity, or the few operations of a projection.
 """
 
 from collections.abc import Iterator
