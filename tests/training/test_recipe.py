@@ -18,7 +18,7 @@ PLAIN = sl.Recipe(lr=0.1, batch=32, steps=100)
         ({"steps": None}, "exactly one"),
         ({"steps": 0}, "above 0"),
         ({"batch": -1}, "above 0"),
-        ({"lr": -0.1}, "expected alpha >= 0"),
+        ({"lr": -0.1}, "at least 0"),
         ({"optimizer": "adam"}, "one of adamw, sgd"),
         ({"decay_rule": "torch"}, "one of lr, schedule"),
         ({"ema": 1.0}, "below 1"),
