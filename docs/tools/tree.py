@@ -1,4 +1,4 @@
-"""Write the file tree in docs/architecture.md from the first sentences of the modules' docstrings: `python docs/tools/tree.py`."""
+"""Write the file tree in docs/architecture.md from the docstrings of the modules: `python docs/tools/tree.py`."""
 
 import ast
 import re
