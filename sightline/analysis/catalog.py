@@ -66,14 +66,14 @@ class Inspection:
             return str(error).rstrip(".")
 
     @property
-    def known(self) -> NDArray[np.int64]:
+    def splittable_classes(self) -> NDArray[np.int64]:
         """Classes of which there is an image to learn from and one to test on."""
         return np.flatnonzero(np.bincount(self.part.labels) > 1)
 
     @cached_property
     def halves(self) -> tuple[Dataset, Dataset]:
         """To learn from and to test on: every second image of each known class."""
-        each = [np.flatnonzero(self.part.labels == number) for number in self.known]
+        each = [np.flatnonzero(self.part.labels == number) for number in self.splittable_classes]
         learn, test = (np.sort(np.concatenate([rows[side::2] for rows in each])) for side in (0, 1))
         return self.part.subset(indices=learn), self.part.subset(indices=test)
 
@@ -132,7 +132,7 @@ def _no_labels(inspection: Inspection) -> str | None:
     """Probes need one label per image, and at least two classes with an image to learn from and one to test on."""
     if inspection.data.labels.ndim != 1:
         return "the images have several labels each"
-    known = len(inspection.known)
+    known = len(inspection.splittable_classes)
     return None if known > 1 else f"{inspection.n} images hold {known} classes with two images or more; probes need two"
 
 

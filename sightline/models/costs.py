@@ -63,11 +63,11 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
             name: fake.from_tensor(torch.empty_like(value, device="meta")).to("cpu").requires_grad_(value.requires_grad)
             for name, value in [*model.named_parameters(), *model.named_buffers()]
         }
-        kept = Kept(weights.values())
+        saved = SavedForBackward(weights.values())
         image = torch.empty(1, channels, y, x, dtype=dtype)
         with (
             FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter,
-            saved_tensors_hooks(kept.pack, kept.unpack),
+            saved_tensors_hooks(saved.pack, saved.unpack),
         ):
             functional_call(_AllTokens(model), {f"model.{k}": v for k, v in weights.items()}, (image,))
     encoder: ViTConfig | None = getattr(model, "encoder_config", None)
@@ -77,7 +77,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
         parameters=sum(p.numel() for p in parameters),
         macs=counter.get_total_flops() // 2,
         attention_macs=_attention_macs(encoder) if encoder is not None else 0,
-        activation_bytes=kept.bytes,
+        activation_bytes=saved.bytes,
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
     )
 
@@ -128,7 +128,7 @@ class _AllTokens(nn.Module):
         return self.model.head(self.model.represent(self.model.encode(x)))
 
 
-class Kept:
+class SavedForBackward:
     """Counts the bytes that autograd saves, each storage once and without the weights, and the largest storage."""
 
     def __init__(self, weights: Any):

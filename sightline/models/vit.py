@@ -295,9 +295,9 @@ class ViT(nn.Module):
     def encode(self, x: Tensor, rows: int | None = None) -> Float[Tensor, "b n d"]:
         """Pixels to the tokens after the last block (or its first `rows`), normalized unless the norm comes after the
         pooling."""
-        return self.through(self.sequence(self.stem(x)), rows)
+        return self.run_blocks(self.sequence(self.stem(x)), rows)
 
-    def through(
+    def run_blocks(
         self, x: Float[Tensor, "b n d"], rows: int | None = None, *, kept: Int[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b m d"]:
         """Tokens through the blocks and the final norm. `kept` has the indices of a shortened sequence."""

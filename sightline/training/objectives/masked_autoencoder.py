@@ -87,7 +87,7 @@ class MAE(nn.Module):
         model, p = self.model, self.model.encoder_config.prefix
         prefix = torch.arange(p, device=seen.device).expand(len(seen), -1)
         kept = torch.cat([prefix, seen + p], dim=1)
-        return final_tokens(model, model.through(gather_tokens(model.sequence(model.stem(images)), kept), kept=kept))
+        return final_tokens(model, model.run_blocks(gather_tokens(model.sequence(model.stem(images)), kept), kept=kept))
 
 
 class Decoder(nn.Module):

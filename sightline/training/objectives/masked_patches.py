@@ -143,7 +143,7 @@ class MaskedPatches(nn.Module):
     def encode(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Output tokens of the patches."""
         model = self.model
-        return final_tokens(model, model.through(model.sequence(patches)))[:, model.encoder_config.prefix :]
+        return final_tokens(model, model.run_blocks(model.sequence(patches)))[:, model.encoder_config.prefix :]
 
     def targets(self, images: Float[Tensor, "b c y x"]) -> Tensor:
         """The target of every patch: (b, n, 1 or 16) classes, or (b, n, c p q) pixels."""

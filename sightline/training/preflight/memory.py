@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sightline.models.checks import pair
-from sightline.models.costs import Kept
+from sightline.models.costs import SavedForBackward
 from sightline.training.parallel import full_tensor, reshard
 from sightline.training.run import checkpoint
 from sightline.training.train_state import TrainState
@@ -121,7 +121,7 @@ def _saved(state: TrainState, images: int) -> tuple[int, int]:
     c = state.model.config
     blank = torch.zeros(images, c.channels, *pair(c.size), device=state.device)
     labels = torch.zeros(images, dtype=torch.long, device=state.device)
-    saved = Kept([full_tensor(p) for p in state.params.values()])
+    saved = SavedForBackward([full_tensor(p) for p in state.params.values()])
     # a compiled model would be compiled for these two sizes
     eager: Any = torch.compiler.set_stance("force_eager") if state.recipe.compile else nullcontext()
     with eager, saved_tensors_hooks(saved.pack, saved.unpack):
