@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,25 +52,36 @@ def print_weights(glob: str, as_json: bool) -> None:
 
 
 @verb
-@click.argument("name")
+@click.argument("model")
 @click.option("--size", type=Size(), help="Image size: 384, or 384x256 (height x width).")
-@click.option("--classes", type=int, help="Number of classes; 0 for features only.")
+@click.option("--classes", type=int, help="Number of classes of a variant; 0 for features only.")
 @click.option("--parts", is_flag=True, help="List every recordable tensor with its module path.")
 @click.option("--growth", is_flag=True, help="Show how attention grows as patches shrink to pixels.")
-def show(name: str, size: Any, classes: int | None, parts: bool, growth: bool, as_json: bool) -> None:
-    """Describe the model NAME: its configuration and what it costs.
+def show(model: str, size: Any, classes: int | None, parts: bool, growth: bool, as_json: bool) -> None:
+    """Describe MODEL: its configuration and what it costs.
 
     Example: sightline show vit-b16 --size 384
     """
     changes = {k: v for k, v in {"size": size, "classes": classes}.items() if v is not None}
-    config = sl.models.config(name, **changes)
+    what = trained_model(model, changes)
+    config: Any = sl.models.config(model, **changes) if what is None else what.config
     if parts:
-        model = sl.build(config, device="meta")
-        print_table([vars(p) for p in sl.anatomy(model)], as_json, title=name)
+        rows = [vars(p) for p in sl.anatomy(sl.build(config, device="meta") if what is None else what)]
+        print_table(rows, as_json, title=model)
     elif growth:
-        print_table(sl.models.attention_growth(config), as_json, title=f"{name}: cost of attention by patch size")
+        print_table(sl.models.attention_growth(config), as_json, title=f"{model}: cost of attention by patch size")
     else:
-        print_table(facts(sl.models.describe_model(name, **changes)), as_json, title=name)
+        description = sl.models.describe_model(model, **changes) if what is None else sl.models.describe_model(what)
+        print_table(facts(description) | {"model": model}, as_json, title=model)
+
+
+def trained_model(name: str, changes: dict[str, Any]) -> Any:
+    """The model behind a file, a run, a published name or a live one; None for a variant, which need not be built."""
+    if not Path(name).exists() and not any(mark in name for mark in ":."):
+        return None
+    if "classes" in changes:
+        raise ValueError(f"--classes is for variants; {name} has its own head. Leave it out.")
+    return sl.observe.open_model(name, untrained=False, **changes)
 
 
 def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
@@ -81,12 +93,13 @@ def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
         "model": description.name,
         "family": description.family,
         **description.settings,
-        **({"grid": config.grid, "tokens": cost.tokens} if cost.tokens else {"stride": config.stride}),
+        **({"grid": config.grid, "tokens": cost.tokens} if cost.tokens else {}),
+        **({"stride": config.stride} if hasattr(config, "stride") else {}),
         "parameters": cost.parameters,
         "parameter memory": memory(cost.parameter_bytes),
         "GMAC per image": round(cost.gmacs, 3),
         **share,
         "training activations per image": memory(cost.activation_bytes),
-        "pixel mean": config.image.mean,
-        "pixel std": config.image.std,
+        "pixel mean": description.image.mean,
+        "pixel std": description.image.std,
     }

@@ -16,9 +16,10 @@ from sightline.cli.verbs import VERBS
 
 # printed below the help of every verb that takes one
 ARGUMENTS = {
-    "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), "
-    "FILE.py:FUNCTION (a function of yours that returns a timm, transformers, torchvision or other module), or the "
-    "name of a variant (sightline models), which has random weights.",
+    "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), timm:NAME, "
+    "torchvision:NAME[:WEIGHTS], hf:NAME_OR_FOLDER, FILE.py:FUNCTION (a function of yours that returns a timm, "
+    "transformers, torchvision or other module), or the name of a variant (sightline models), which has random "
+    "weights.",
     "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
     ".jsonl), arrays (.npz), shards (.tar), or hf:OWNER/NAME.",
 }

@@ -1,5 +1,6 @@
 """Open any dataset by its name or its path."""
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sightline.data.named.hub import open_hub
 from sightline.data.named.store import open_named
 from sightline.data.named.table import NAMED_DATASETS
 from sightline.data.scenes.scenes import SPLITS, Scenes
+from sightline.data.scenes.tasks import TASKS
 from sightline.data.shards.read import Shards
 
 
@@ -40,10 +42,16 @@ def dataset(name: str | Path, split: str | None = None, **options: Any) -> Datas
         )
     if os.path.isdir(text):
         return Folder(text, split, **options)
+    near = "".join(f" Did you mean {match}?" for match in difflib.get_close_matches(text, known_names(), 1))
     raise ValueError(
-        f"{printable(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard. "
+        f"{printable(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard.{near} "
         "The names are listed by: sightline data list."
     )
+
+
+def known_names() -> tuple[str, ...]:
+    """Every name that a dataset can be opened by, apart from those on the hub."""
+    return (*NAMED_DATASETS, *(f"scenes/{task}" for task in TASKS))
 
 
 def available_splits(name: str | Path) -> tuple[str, ...]:

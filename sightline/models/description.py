@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from sightline.models.construct import build
 from sightline.models.costs import Cost, cost
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config, config, names
 from sightline.models.vit import ViTConfig
+from sightline.spec import ImageSpec
 
 FAMILIES = {"ViTConfig": "ViT", "BiTConfig": "BiT", "HybridConfig": "hybrid"}
 
@@ -63,11 +66,13 @@ class ModelDescription:
     name: str
     config: Config
     cost: Cost
+    image: ImageSpec  # how its images are prepared
 
     @property
     def family(self) -> str:
-        """ViT, BiT or hybrid."""
-        return FAMILIES[type(self.config).__name__]
+        """ViT, BiT or hybrid; of a model of another library, its kind and the library."""
+        c: Any = self.config
+        return FAMILIES.get(type(c).__name__) or f"{c.kind} of {c.library}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -79,11 +84,14 @@ class ModelDescription:
         return fields | backbone
 
 
-def describe_model(name: str, **changes: Any) -> ModelDescription:
-    """A variant by its name, with fields of its configuration changed.
+def describe_model(model: str | nn.Module, **changes: Any) -> ModelDescription:
+    """A variant by its name, with fields of its configuration changed; or a model that was built, loaded or adopted.
 
     >>> sl.models.describe_model("vit-b16", size=384).cost.tokens
     577
     """
-    c = config(name, **changes)
-    return ModelDescription(name=name, config=c, cost=cost(c))
+    if isinstance(model, nn.Module):
+        settings: Any = model.config
+        return ModelDescription(name=type(model).__name__, config=settings, cost=cost(model), image=model.image)  # type: ignore[arg-type]
+    c = config(model, **changes)
+    return ModelDescription(name=model, config=c, cost=cost(c), image=c.image)

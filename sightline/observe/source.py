@@ -9,11 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from sightline.adoption.errors import AdoptionError
+from sightline.adoption.libraries import from_library
 from sightline.adoption.recognition import adopt
 from sightline.models.construct import build
 from sightline.models.variants import config
 from sightline.spec import ImageSpec
 from sightline.weights.loading import load
+from sightline.weights.report import WeightsError
 
 log = logging.getLogger("sightline.observe")
 UNTELLING = ("model", "pytorch_model")  # files that every run or hub folder has: the folder's name says more
@@ -23,7 +26,8 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
     """A model in evaluation mode from whatever a user has.
 
     `source` is a file of weights, a run or its folder, a state dict, a published name, "FILE.py:FUNCTION" (a function
-    without arguments that returns a module), a module, which is adopted unless it is ready, or the name of a variant.
+    without arguments that returns a module), "timm:NAME", "torchvision:NAME[:WEIGHTS]" or "hf:NAME_OR_FOLDER" (with
+    their trained weights), a module, which is adopted unless it is ready, or the name of a variant.
     A variant is built with random weights and `changes` to its configuration, and a warning is logged; with
     `untrained=False` it is refused. `size` is the side of the images, for variants and for weights.
 
@@ -39,7 +43,9 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
     name = os.fspath(source)
     file, _, function = name.rpartition(":")
     if file.endswith(".py"):
-        return _ready(_call(Path(file), function))
+        return _ready(_call(Path(file), function)).eval()
+    if (module := _from_library(name, size)) is not None:
+        return module
     if untrained and not Path(name).exists() and _is_variant(name):
         log.warning("%s is a variant, built untrained with random weights; give weights for a trained model.", name)
         return build(name, **(changes if size is None else {**changes, "size": size})).eval()
@@ -49,6 +55,28 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
 def _ready(module: Any) -> Any:
     """A module of ours or an adopted one as it is; any other is adopted."""
     return module if isinstance(getattr(module, "image", None), ImageSpec) else adopt(module)
+
+
+def _from_library(name: str, size: int | None) -> Any:
+    """A model of another library by name; what is ours as well (a ViT or BiT on the hub) is loaded as ours."""
+    if name.startswith("hf:"):
+        folder = Path(name.removeprefix("hf:")).expanduser()
+        try:
+            return load(folder if folder.is_dir() else name, size=size)
+        except WeightsError as error:
+            return _ready(_adoptable(name, error)).eval()
+    module = from_library(name)
+    if module is not None and size is not None:
+        raise ValueError(f"{name} is used as its library builds it; leave out the size of {size} pixels.")
+    return None if module is None else _ready(module).eval()
+
+
+def _adoptable(name: str, refusal: WeightsError) -> Any:
+    """A repository that holds no weights of ours, by transformers; if that fails too, the first reason stands."""
+    try:
+        return from_library(name)
+    except AdoptionError as error:
+        raise refusal from error
 
 
 def _call(file: Path, function: str) -> nn.Module:

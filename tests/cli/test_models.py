@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import sightline as sl
 from sightline.cli import main
 
 
@@ -50,7 +51,7 @@ def test_show_lists_parts(capsys):
         (("show", "vit-bb16"), "vit-b16"),
         (("show", "vit-b16", "--size", "250"), "256 x 256"),
         (("show", "vit-b16", "--size", "large"), "--size 384"),
-        (("show",), "NAME"),
+        (("show",), "MODEL"),
         (("shwo", "vit-b16"), "show"),
         (("show", "vit-b16", "--classes", "many"), "many"),
     ],
@@ -61,3 +62,22 @@ def test_mistakes_are_one_sentence_and_exit_2(capsys, arguments, says):
     assert err.startswith("sightline: ")
     assert len(err.strip().splitlines()) == 1
     assert says in err
+
+
+def test_show_takes_files_and_live_models(capsys, tmp_path):
+    sl.save(sl.build("vit-nano4", classes=3), tmp_path / "tiny.safetensors")
+    code, out, _ = run(capsys, "show", str(tmp_path / "tiny.safetensors"), "--json")
+    facts = json.loads(out)
+    assert (code, facts["family"], facts["classes"], facts["depth"]) == (0, "ViT", 3, 6)
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\nimport sightline as sl\n"
+        "def net():\n"
+        "    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))\n"
+        "    return sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))\n"
+    )
+    code, out, _ = run(capsys, "show", f"{tmp_path}/nets.py:net", "--json")
+    facts = json.loads(out)
+    assert (code, facts["family"], facts["parameters"]) == (0, "cnn of torch", 260)
+    code, _, err = run(capsys, "show", str(tmp_path / "tiny.safetensors"), "--classes", "5")
+    assert code == 2
+    assert "own head" in err
