@@ -264,6 +264,15 @@ def legible(text: str) -> str:
     return WRITTEN.sub(lambda m: "not a number" if m[2] == "nan" else f"{m[1]}∞", text)
 
 
+def number(value: float, digits: int = 4) -> str:
+    """A number as people write it: so many significant digits, thousands with commas, an exponent only for the tiny.
+
+    >>> number(10_000.0), number(0.123456), number(1_281_167.2), number(3e-6), number(float("inf"))
+    ('10,000', '0.1235', '1,281,167', '3e-06', '∞')
+    """
+    return legible(f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e15 else f"{value:.{digits}g}")
+
+
 def _tuples(value: Any) -> Any:
     """JSON knows lists only, results use tuples: what was a tuple comes back as one."""
     if isinstance(value, list):

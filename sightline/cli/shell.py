@@ -114,9 +114,9 @@ def text(value: Any) -> str:
         case int():
             return f"{value:,}"
         case float():
-            from sightline.spec import legible  # here: `--help` does without
+            from sightline.spec import number  # here: `--help` does without
 
-            return legible(f"{value:,.4g}")
+            return number(value)
         case (int(), int()):
             return f"{value[0]} x {value[1]}"
         case tuple() | list():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sightline.progress import ProgressBar
+from sightline.spec import number
 from sightline.training import system
 from sightline.training.parallel import ProcessGroup
 from sightline.training.train_state import StepResult
@@ -91,7 +92,9 @@ class ProgressPrinter:
         """The numbers of a step; in a log not more often than every five seconds, except for evaluations."""
         if self.quiet:
             return
-        short = "  ".join(f"{k} {float(v):.4g}" for k, v in row.items() if k in SHOWN or ("/" in k and k not in HIDDEN))
+        short = "  ".join(
+            f"{k} {number(float(v))}" for k, v in row.items() if k in SHOWN or ("/" in k and k not in HIDDEN)
+        )
         if self.bar.visible:
             self.bar.update(label=short[:90])
         elif any(k.startswith("val/") for k in row) or time.monotonic() - self.printed > SECONDS:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from sightline.spec import Result
+from sightline.spec import Result, number
 from sightline.views.style import COLORS, finite, heat, lines
 
 
 def summary_sentence(r: Result) -> str:
     """The first numbers of the summary."""
     known = [(k, v) for k, v in r.summary().items() if math.isfinite(v)][:4]
-    return ("; ".join(f"{k} {v:.3g}" for k, v in known) or "This result has no summary") + "."
+    return ("; ".join(f"{k} {number(v, 3)}" for k, v in known) or "This result has no summary") + "."
 
 
 def draw_anything(r: Result, figure: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sightline.spec import number
 from sightline.views.style import spread_out
 
 MOST = 400  # points of one line that answer; of longer ones, evenly spaced points
@@ -66,4 +67,4 @@ def _label(axis: Any, names: dict[float, str], value: float) -> str:
     if named := names.get(round(value, 6)):
         return named
     name = " ".join(axis.get_label_text().split())
-    return f"{name} {value:.4g}" if name else f"{value:.4g}"
+    return f"{name} {number(value)}" if name else number(value)

@@ -50,7 +50,7 @@ def test_long_lines_answer_at_some_of_their_points():
     _, found = saved(figure)
     assert len(found) == MOST
     assert found[0][2] == "0, 0"
-    assert found[-1][2] == "4999, 4999"
+    assert found[-1][2] == "4,999, 4,999"
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sightline.spec import number
 from sightline.training.parallel import ProcessGroup
 from sightline.training.recipe import Recipe
 
@@ -54,8 +55,8 @@ class Plan:
     def describe(self) -> Iterator[str]:
         """The plan in sentences, without the measured speeds."""
         yield (
-            f"{self.steps:,} steps of {self.batch:,} images: {self.epochs:.4g} epochs of {self.epoch_steps:,} steps; "
-            f"{self.passes} pass{'es' if self.passes > 1 else ''} per step"
+            f"{self.steps:,} steps of {self.batch:,} images: {number(self.epochs)} epochs of {self.epoch_steps:,} "
+            f"steps; {self.passes} pass{'es' if self.passes > 1 else ''} per step"
         )
         yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
         for g in self.groups:
