@@ -148,7 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         complain(error.format_message())
     except (KeyboardInterrupt, click.Abort) as error:
-        sys.exit(f"sightline: {str(error) or 'stopped'}.")
+        message = str(error) or "stopped; type the same command again: what was saved is kept"
+        click.echo(f"sightline: {message}.", err=True)
+        sys.exit(130)  # as shells report a program ended by Ctrl-C
     except BrokenPipeError:
         sys.exit(0)
     except (ValueError, FileNotFoundError) as error:

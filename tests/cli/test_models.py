@@ -81,3 +81,13 @@ def test_show_takes_files_and_live_models(capsys, tmp_path):
     code, _, err = run(capsys, "show", str(tmp_path / "tiny.safetensors"), "--classes", "5")
     assert code == 2
     assert "own head" in err
+
+
+def test_ctrl_c_says_what_to_type_and_exits_130(capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sl.models, "list_models", interrupted)
+    code, _, err = run(capsys, "models")
+    assert code == 130
+    assert "type the same command again" in err
