@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -75,6 +76,18 @@ class Features:
         return self.tokens.mT.unflatten(2, self.grid)
 
 
+class Displayable:
+    """Shows itself in a notebook.
+
+    How it looks is decided by `sl.report.to_html`, which knows every kind of object. This file is below it and must
+    not import it, so the public package is asked for it when a notebook asks for the HTML.
+    """
+
+    def _repr_html_(self) -> str:
+        html: str = sys.modules["sightline"].report.to_html(self)
+        return html
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelId:
     """Which model a result is about. The fingerprint decides; the name is only shown.
@@ -108,7 +121,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Displayable):
     """Base of everything that a measurement or an analysis returns: data that knows what it is.
 
     Subclasses add arrays (numpy) and plain values as fields. One `.npz` file holds one result.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sightline.models.parts import Part
 from sightline.models.taps import Tap, first_tensor
-from sightline.spec import Features, ImageSpec
+from sightline.spec import Displayable, Features, ImageSpec
 
 Hook = tuple[nn.Module, Literal["in", "out"], Callable[[Tensor], Any]]
 
@@ -32,7 +32,7 @@ class AdoptedConfig:
     pool: str = "gap"
 
 
-class AdoptedModel(nn.Module):
+class AdoptedModel(nn.Module, Displayable):
     """The wrapper. `inner` is the model itself, `config` what was found out, `image` how its images are prepared.
 
     `model(pixels)` gives logits, `model.features(pixels)` tokens, grid and pooled vector; `sl.record` sees the paths

@@ -12,12 +12,12 @@ from sightline.data.draws import Draws, Ints, Number, hash_key, permute
 from sightline.data.errors import BadImage
 from sightline.data.images import EncodedImage, Pixels, RawImage, decode
 from sightline.data.labeled import LabeledImages
-from sightline.spec import ImageSpec
+from sightline.spec import Displayable, ImageSpec
 
 FINGERPRINT_IMAGES = 64  # images that enter a fingerprint
 
 
-class Dataset(LabeledImages):
+class Dataset(LabeledImages, Displayable):
     """Labeled images: `len(d)`, `d[i] -> (pixels, label)`, `d.classes`, `d.labels`, subsets, and batches for a model.
 
     A subclass implements `image` and `where`. Subsets are seeded and nested: a larger one contains every smaller one of

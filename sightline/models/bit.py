@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sightline.models import checks, convolutions
 from sightline.models.convolutions import NormReLU, StdConv, stages
 from sightline.models.taps import Tap
-from sightline.spec import Features, ImageSpec
+from sightline.spec import Displayable, Features, ImageSpec
 
 Stem = Literal["7x7/2+pool", "3x3/2", "3x3/1"]
 
@@ -107,7 +107,7 @@ class Root(nn.Module):
         return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, stride=2) if self.pooled else x
 
 
-class BiT(nn.Module):
+class BiT(nn.Module, Displayable):
     """BiT ResNet: `model(pixels)` gives logits, `model.features(pixels)` the last feature map as tokens.
 
     Takes images of any size; `config.size` is the intended one. Kernels start LeCun normal, norms at 1 and 0,

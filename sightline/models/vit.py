@@ -15,7 +15,7 @@ from sightline.models.initialize import lecun_normal_, xavier_uniform_
 from sightline.models.layers import Attention, DropPath, LayerScale, Mlp, TokenBatchNorm
 from sightline.models.positions import Kind, Positions, RelativePositions
 from sightline.models.taps import Tap, is_watched
-from sightline.spec import Features, ImageSpec
+from sightline.spec import Displayable, Features, ImageSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class MapPool(nn.Module):
         return (y + self.mlp(self.norm(y)))[:, 0]
 
 
-class ViT(nn.Module):
+class ViT(nn.Module, Displayable):
     """Vision Transformer: `model(pixels)` gives logits, `model.features(pixels)` the tokens of the encoder.
 
     Initialization, as the paper's code:

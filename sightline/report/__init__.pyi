@@ -1,3 +1,4 @@
 from .demo import DemoReport as DemoReport
 from .demo import run_demo as run_demo
+from .notebook import to_html as to_html
 from .write import write_report as write_report

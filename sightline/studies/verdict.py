@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.evals.interval import half_width, wilson
-from sightline.spec import ModelId, legible
+from sightline.spec import Displayable, ModelId, legible
 
 State = Literal["holds", "does not hold", "undecided"]
 
@@ -67,7 +67,7 @@ class Assessment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Displayable):
     """What saved results say about one claim of a paper, for these models.
 
     >>> e = sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5)

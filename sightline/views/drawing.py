@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from sightline.spec import Result, atomic
+from sightline.training.run.folder import Run
 from sightline.views.style import figure_style, new_figure
 from sightline.views.table import view_of
 
 
-def draw(result: Result, ax: Any = None, *, title: bool = True) -> Any:
+def draw(result: Result | Run, ax: Any = None, *, title: bool = True) -> Any:
     """Draw a result as a matplotlib figure. With `ax`, it is drawn there; several panels take its place in the layout.
 
-    A type without a view of its own shows its curves, its tables as heat maps, or the numbers of its summary.
+    A run shows its curves. A type without a view of its own shows its curves, its tables as heat maps, or the numbers
+    of its summary.
 
     >>> import numpy as np
     >>> r = sl.analysis.HeadSubsets(title="Heads", caption="", similarity=np.array([[0.6], [0.3]]),
@@ -21,8 +23,10 @@ def draw(result: Result, ax: Any = None, *, title: bool = True) -> Any:
     >>> figure.axes[0].get_xlabel(), figure.axes[0].get_title()
     ('mean attention distance of the subset, pixels', 'Heads')
     """
+    if isinstance(result, Run):
+        result = result.curves()
     if not isinstance(result, Result):
-        raise ValueError(f"sl.draw takes a result, such as sl.cka returns; got a {type(result).__name__}.")
+        raise ValueError(f"sl.draw takes a result, such as sl.cka returns, or a run; got a {type(result).__name__}.")
     view = view_of(result)
     with figure_style():
         figure = ax.figure if ax is not None else new_figure(view.size)

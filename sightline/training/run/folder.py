@@ -14,7 +14,7 @@ from torch import Tensor
 
 import sightline.weights.saving as weights
 from sightline.models.construct import Model
-from sightline.spec import atomic, from_json, to_json
+from sightline.spec import Displayable, atomic, from_json, to_json
 from sightline.training.run.curves import Curves
 from sightline.training.run.identity import find_difference
 from sightline.training.system import try_lock
@@ -24,7 +24,7 @@ LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Displayable):
     """A run folder. `sl.fit` returns it; `sl.Run("runs/x")` opens an existing one.
 
     >>> import tempfile

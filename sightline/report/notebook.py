@@ -1,0 +1,140 @@
+"""How results, runs, datasets, verdicts and models show themselves in a notebook: a figure, a table, thumbnails."""
+
+import base64
+import io
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from PIL import Image
+from torch import nn
+
+from sightline.data.datasets import Dataset
+from sightline.data.errors import BadImage
+from sightline.data.images import decode
+from sightline.models.description import describe_model
+from sightline.report.page import STATES, environment
+from sightline.spec import Result, number
+from sightline.studies.verdict import Verdict
+from sightline.training.run.folder import Run
+from sightline.views.drawing import draw
+from sightline.views.table import view_of
+
+THUMBNAILS, SIDE = 12, 96  # images of a dataset that are shown, and their side in pixels
+ROWS = 12  # of a table
+
+
+@singledispatch
+def to_html(thing: Any) -> str:
+    """The HTML that a notebook shows for an object.
+
+    >>> "<table" in sl.report.to_html(sl.build("vit-nano4"))
+    True
+    """
+    raise ValueError(f"There is no display for a {type(thing).__name__}.")
+
+
+@to_html.register
+def _(result: Result) -> str:
+    return render(
+        title=result.title,
+        figure=png(draw(result, title=False)),
+        lead=view_of(result).sentence_of(result),
+        rows=[(name, number(float(value))) for name, value in result.summary().items()],
+        note=result.caption,
+    )
+
+
+@to_html.register
+def _(run: Run) -> str:
+    about, curves = run.about, run.curves()
+    state = "finished" if run.finished else "not finished: fit with the same arguments resumes it"
+    return render(
+        title=f"Run {run.folder}",
+        figure=png(draw(curves, title=False)) if len(curves.step) else None,
+        lead=f"{about['name']} on {about['data']['name']}, {about['plan']['steps']:,} steps, {state}.",
+        rows=[(name, number(value)) for name, value in run.summary().items()],
+    )
+
+
+@to_html.register
+def _(data: Dataset) -> str:
+    chosen = np.unique(np.linspace(0, len(data) - 1, min(THUMBNAILS, len(data))).astype(int))
+    images = [(thumbnail(raw), label_of(data, i)) for i, raw in zip(chosen, data.images(chosen))]
+    counts = data.counts()
+    return render(
+        title=data.name,
+        images=images,
+        lead=f"{len(data):,} images, {len(data.classes):,} classes, {min(counts):,} to {max(counts):,} images of each.",
+    )
+
+
+@to_html.register
+def _(verdict: Verdict) -> str:
+    return render(
+        title=f"{verdict.claim} {verdict.state}",
+        state=STATES[verdict.state],
+        lead=f"{verdict.statement} ({verdict.source}; {', '.join(verdict.models)})",
+        rows=[(effect.state, effect.text()) for effect in verdict.effects],
+        note=verdict.why(),
+    )
+
+
+@to_html.register
+def _(model: nn.Module) -> str:
+    description = describe_model(model)
+    cost, size = description.cost, " x ".join(map(str, description.cost.size))
+    return render(
+        title=f"{type(model).__name__}: {description.family}",
+        lead=f"{cost.parameters:,} parameters, {number(cost.gmacs, 3)} GMAC per image of {size}.",
+        rows=[(name, str(value)) for name, value in description.settings.items()],
+        folded=True,
+    )
+
+
+def render(**content: Any) -> str:
+    """Fill in the template; what is not given is left out."""
+    return (
+        environment()
+        .get_template("notebook.html")
+        .render(
+            {"figure": None, "images": (), "rows": (), "note": "", "state": "", "folded": False, "many": ROWS} | content
+        )
+    )
+
+
+def png(figure: Any) -> Markup:
+    """A figure as the address of an image."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=90)
+    return address(buffer.getvalue(), "png")
+
+
+def thumbnail(raw: Any) -> Markup | None:
+    """A small image; None for one that cannot be read."""
+    if isinstance(raw, BadImage):
+        return None
+    try:
+        image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else decode(raw)
+    except ValueError:
+        return None
+    image = image.convert("RGB")
+    image.thumbnail((SIDE, SIDE))
+    if max(image.size) < SIDE:  # whole pixels, so that small images stay sharp
+        factor = SIDE // max(image.size)
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return address(buffer.getvalue(), "png")
+
+
+def address(data: bytes, kind: str) -> Markup:
+    return Markup(f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
+
+
+def label_of(data: Dataset, index: int) -> str:
+    """The class names of an image, several where it has several."""
+    label = data.labels[index]
+    numbers = np.flatnonzero(label) if np.ndim(label) else [int(label)]
+    return ", ".join(data.classes[i] for i in numbers if i >= 0)
