@@ -63,10 +63,11 @@ def _(data: Dataset) -> str:
     chosen = np.unique(np.linspace(0, len(data) - 1, min(THUMBNAILS, len(data))).astype(int))
     images = [(thumbnail(raw), label_of(data, i)) for i, raw in zip(chosen, data.images(chosen))]
     counts = data.counts()
+    each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
     return render(
         title=data.name,
         images=images,
-        lead=f"{len(data):,} images, {len(data.classes):,} classes, {min(counts):,} to {max(counts):,} images of each.",
+        lead=f"{len(data):,} images, {len(data.classes):,} classes, {each} images of each.",
     )
 
 
@@ -86,7 +87,7 @@ def _(model: nn.Module) -> str:
     description = describe_model(model)
     cost, size = description.cost, " x ".join(map(str, description.cost.size))
     return render(
-        title=f"{type(model).__name__}: {description.family}",
+        title=f"Model: {description.family}",
         lead=f"{cost.parameters:,} parameters, {number(cost.gmacs, 3)} GMAC per image of {size}.",
         rows=[(name, str(value)) for name, value in description.settings.items()],
         folded=True,
