@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.options import FOLDER
+from sightline.cli.options import FOLDER, Words
 from sightline.cli.shell import show, verb
 
 
@@ -17,7 +17,8 @@ from sightline.cli.shell import show, verb
 @click.option("--minutes", default=10.0, show_default=True, help="About how long it takes on two cores.")
 @click.option("--out", default="demo", show_default=True, type=FOLDER, help="Folder for everything it writes.")
 @click.option("--seed", default=0, show_default=True, help="Seed of models, data and draws.")
-def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
+@click.option("--models", type=Words(), default="ViT,ViT-GAP,BiT,hybrid", show_default=True, help="Which to train.")
+def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...], as_json: bool) -> None:
     """Train small models of every family, measure and analyze them, and write one page.
 
     The models are a ViT, the same with global average pooling, a BiT and a hybrid. An interrupted demo resumes; a
@@ -30,7 +31,7 @@ def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
     def say(text: str) -> None:
         click.echo(f"[{time.monotonic() - start:4.0f} s] {text}", err=True)
 
-    report = sl.report.run_demo(sl.studies.Demo(out=out, data=data, minutes=minutes, seed=seed), say=say)
+    report = sl.report.run_demo(sl.studies.Demo(out=out, data=data, minutes=minutes, seed=seed, models=models), say=say)
     verdicts = [verdict_row(v) for v in report.verdicts]
     if as_json:
         show({"models": report.models, "verdicts": verdicts, "page": report.page, "seconds": report.seconds}, True)

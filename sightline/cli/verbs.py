@@ -28,5 +28,6 @@ VERBS = {
     "compare": Verb("analysis", "Compare two models layer by layer."),
     "report": Verb("report", "Write one page about saved results."),
     "convert": Verb("weights", "Convert weights to another format."),
+    "export": Verb("export", "Export a model for ONNX Runtime, OpenVINO or PyTorch."),
     "demo": Verb("demo", "Train, measure and analyze small models, and write a page."),
 }

@@ -215,7 +215,7 @@ class MapPool(nn.Module):
         self.mlp = Mlp(c.width, c.mlp_width, gelu=c.gelu)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-        q = rearrange(self.query(self.probe), "1 1 (h d) -> 1 h 1 d", h=self.heads).expand(len(x), -1, -1, -1)
+        q = rearrange(self.query(self.probe), "1 1 (h d) -> 1 h 1 d", h=self.heads).expand(x.shape[0], -1, -1, -1)
         k, v = rearrange(self.key_value(x), "b n (two h d) -> two b h n d", two=2, h=self.heads)
         y = self.out(rearrange(F.scaled_dot_product_attention(q, k, v), "b h 1 d -> b 1 (h d)"))
         return (y + self.mlp(self.norm(y)))[:, 0]
@@ -326,7 +326,7 @@ class ViT(nn.Module, Displayable):
     def sequence(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b t d"]:
         """Prefix tokens and patches in one sequence, with positions if they are added at the stem (equation 1)."""
         if self.encoder_config.prefix:
-            patches = torch.cat([self.prefix.expand(len(patches), -1, -1), patches], dim=1)
+            patches = torch.cat([self.prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
         if self.encoder_config.position_at == "stem" and len(self.positions):
             patches = self.positions[0](patches)
         return self.encoder_input(self.drop(patches))

@@ -1,3 +1,5 @@
+from .exporting import Export as Export
+from .exporting import export as export
 from .loading import load as load
 from .published import Weights as Weights
 from .published import add_weights as add_weights

@@ -291,17 +291,18 @@ def payloads(text):
     return {name: json.loads(body, parse_constant=pytest.fail) for name, body in found}
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_what_is_not_finite_is_drawn_around_and_shown(tmp_path, value):
+def test_what_is_not_finite_is_drawn_around_and_shown(tmp_path):
     """Every type of result with a hole in every array: figures draw what is finite, the page is strict JSON."""
-    page = sl.write_report({name: poisoned(r, value) for name, r in EVERY.items()}, tmp_path)
+    holes = {name: (np.inf, np.nan)[i % 2] for i, name in enumerate(EVERY)}  # one page shows half of the types each way
+    page = sl.write_report({name: poisoned(r, holes[name]) for name, r in EVERY.items()}, tmp_path)
     text = page.read_text()
     assert "could not be" not in text
     assert len(payloads(text)) > 5
     told = from_json((tmp_path / "results.json").read_text())
     json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
     assert not all(np.isfinite(v) for row in told["results"] for v in row["summary"].values())
-    assert ("∞" if value == np.inf else "not a number") in text
+    assert "∞" in text
+    assert "not a number" in text
 
 
 class Broken(sl.Result):
