@@ -1,5 +1,6 @@
 from . import adoption as adoption
 from . import analysis as analysis
+from . import app as app
 from . import data as data
 from . import evals as evals
 from . import models as models

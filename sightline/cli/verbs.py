@@ -29,5 +29,6 @@ VERBS = {
     "report": Verb("report", "Write one page about saved results."),
     "convert": Verb("weights", "Convert weights to another format."),
     "export": Verb("export", "Export a model for ONNX Runtime, OpenVINO or PyTorch."),
+    "serve": Verb("serve", "Classify images by HTTP."),
     "demo": Verb("demo", "Train, measure and analyze small models, and write a page."),
 }

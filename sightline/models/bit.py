@@ -101,10 +101,11 @@ class Root(nn.Module):
         eps = c.standardize_eps if c.standardize else None
         self.conv = StdConv(c.channels, int(64 * c.width_factor), kernel, stride=stride, eps=eps)
         self.pooled = c.stem == "7x7/2+pool"
+        self.padding = 0.0  # export changes it: see sightline/weights/exporting.py
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
         x = self.conv(x)
-        return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, stride=2) if self.pooled else x
+        return F.max_pool2d(F.pad(x, (1, 1, 1, 1), value=self.padding), 3, stride=2) if self.pooled else x
 
 
 class BiT(nn.Module, Displayable):
