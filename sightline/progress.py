@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a plain line now and then in a log."""
+"""Progress on stderr: a bar on a terminal, an occasional plain line in a log."""
 
 import sys
 import time
@@ -34,7 +34,7 @@ class ProgressBar:
         return self._bar is not None
 
     def start(self, completed: int = 0) -> bool:
-        """Show the bar if stderr is a terminal; returns whether it is."""
+        """Show the bar if stderr is a terminal, and return whether it is."""
         if sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             times = (TimeElapsedColumn(), TimeRemainingColumn())
@@ -60,7 +60,7 @@ class ProgressBar:
 
 
 def progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """Iterate over items; after two seconds a bar on stderr shows how far. In a log, a line every ten seconds."""
+    """Iterate over items; after two seconds a progress bar appears on stderr. In a log, one line every ten seconds."""
     start = last_line = time.monotonic()
     bar = ProgressBar(label, total=len(items))
     try:
@@ -79,7 +79,7 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
 
 @contextmanager
 def byte_progress(label: str, *, total: int | None, completed: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar for a transfer; call what it yields with the number of bytes that have arrived."""
+    """A bar for a transfer; call the function it yields with the number of bytes received so far."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(label, total=total, completed=completed)

@@ -1,4 +1,4 @@
-"""Value types that every room shares. No logic beyond saving and loading what they hold."""
+"""Value types that every room shares. No logic beyond saving and loading them."""
 
 import importlib
 import json
@@ -23,10 +23,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """What a model wants its images to look like; it travels with the weights.
+    """The preprocessing that a model expects; it is saved with the weights.
 
-    `fit="crop"` resizes the short side to size / crop and cuts the center; `fit="squash"` resizes both sides to
-    size and cuts nothing (the evaluation of the ViT and BiT papers).
+    `fit="crop"` resizes the short side to size / crop and takes the center; `fit="squash"` resizes both sides to
+    size without cropping (as the ViT and BiT papers evaluate).
 
     >>> ImageSpec(size=(224, 224)).mean
     (0.5, 0.5, 0.5)
@@ -48,7 +48,7 @@ class ImageSpec:
         crop: float = 0.875,
         interpolation: Interpolation = "bicubic",
     ) -> "ImageSpec":
-        """ImageNet mean and standard deviation, short side to size / crop, center crop; 0.5 where not RGB."""
+        """ImageNet mean and standard deviation (0.5 if not RGB), short side resized to size / crop, center crop."""
         half = (0.5,) * channels
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else (half, half)
         return cls(size=size, mean=mean, std=std, crop=crop, interpolation=interpolation)
@@ -56,7 +56,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a model says about a batch of images, in the same words for every family.
+    """The features of a batch of images, under the same names for every family of models.
 
     >>> import torch
     >>> f = Features(tokens=torch.zeros(2, 6, 8), grid=(2, 3), prefix=torch.zeros(2, 1, 8), pooled=torch.zeros(2, 8))
@@ -67,7 +67,7 @@ class Features:
     tokens: Float[Tensor, "b n d"]  # one per grid cell, in raster order
     grid: tuple[int, int]  # rows, columns
     prefix: Float[Tensor, "b p d"]  # class, distillation and register tokens; p may be 0
-    pooled: Float[Tensor, "b e"]  # what the head sees
+    pooled: Float[Tensor, "b e"]  # the input of the head
 
     @property
     def map(self) -> Float[Tensor, "b d y x"]:
@@ -77,39 +77,39 @@ class Features:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelId:
-    """Which model a result is about. The fingerprint decides; the name is only shown.
+    """Which model a result is about, identified by its fingerprint; the name is for display only.
 
     >>> ModelId(name="vit-b16", fingerprint="9f0c").fingerprint
     '9f0c'
     """
 
     name: str
-    fingerprint: str = ""  # of weights and configuration; empty where unknown
+    fingerprint: str = ""  # of weights and configuration; empty if unknown
     kind: str = ""  # vit, hybrid or cnn
     pool: str = ""  # what the head reads: cls, gap or map
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a result is about: models, images, and the name of the analysis in the catalog.
+    """What a result is about: the models, the images, and the name of the analysis in the catalog.
 
     >>> About(models=(ModelId(name="a"), ModelId(name="b"))).names
     ('a', 'b')
     """
 
     models: tuple[ModelId, ...] = ()
-    images: str = ""  # fingerprint of the images; empty where unknown
+    images: str = ""  # fingerprint of the images; empty if unknown
     analysis: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the models, for display."""
+        """Display names of the models."""
         return tuple(m.name for m in self.models)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Base of everything that a measurement or an analysis returns: data that knows what it is.
+    """Base class of everything that a measurement or an analysis returns.
 
     Subclasses add arrays (numpy) and plain values as fields. One `.npz` file holds one result.
 
@@ -127,14 +127,14 @@ class Result:
         return {}
 
     def save(self, path: str | Path) -> Path:
-        """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
+        """Write to `path` (an .npz) atomically: a reader sees either the old file or the new one."""
         with atomic(path) as partial, partial.open("wb") as file:
             pack(self, file)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """Read what `save` wrote; the type is found by its name among the subclasses of this class."""
+        """Read a file written by `save`; the type is looked up by name among the subclasses of this class."""
         try:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 held = {k: file[k] for k in file.files}
@@ -162,12 +162,12 @@ class Result:
 
 
 def about_of(values: dict[str, Any]) -> About:
-    """As JSON holds it."""
+    """An `About` from its JSON form."""
     return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
 
 
 def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Files of version 1 told in `how` what is in fields now; they know no fingerprints."""
+    """Version 1 files stored in `how` what is now in fields of its own; they have no fingerprints."""
     how = dict(values.get("how", {}))
     told = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
     about = {"models": tuple(told), "analysis": str(how.pop("analysis", ""))}
@@ -176,8 +176,8 @@ def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _import_type(name: str) -> None:
-    """Import the module that defines a type of result. The file says which it is, so no import here can name it: the
-    rooms' tables of public names do, and a name that none of them has is left to the caller."""
+    """Import the module that defines a type of result. Only the file says which type that is, so the module is looked
+    up in the rooms' tables of public names; an unknown name is left to the caller."""
     for room in ("analysis", "evals", "training"):
         if name in (public := importlib.import_module(f"sightline.{room}")).__all__:
             getattr(public, name)
@@ -198,8 +198,8 @@ def pack(result: Result, file: IO[bytes]) -> None:
 
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-SPELLED = re.compile(r"\\*(NaN|-?Infinity)")  # with backslashes: text, as many as it has and one more
-WRITTEN = re.compile(r"(?<![\w.])([+-]?)(nan|inf)(?!\.?\w)( %)?")  # as Python formats them
+SPELLED = re.compile(r"\\*(NaN|-?Infinity)")  # text with backslashes in front: escaped by one more
+WRITTEN = re.compile(r"(?<![\w.])([+-]?)(nan|inf)(?!\.?\w)( %)?")  # non-finite numbers as Python formats them
 
 
 def _refused(value: Any) -> Any:
@@ -207,10 +207,10 @@ def _refused(value: Any) -> Any:
 
 
 def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] = _refused) -> str:
-    """Strict JSON of plain values, dataclasses and NumPy's numbers; `other` makes something plain of what is none.
+    """Strict JSON of plain values, dataclasses and NumPy numbers; `other` converts anything else to a plain value.
 
-    JSON has no infinities and no NaN: the strings "Infinity", "-Infinity" and "NaN" stand for them, everywhere that
-    Sightline writes JSON. Text that is spelled so gets a backslash in front.
+    JSON has no infinities and no NaN: wherever Sightline writes JSON, the strings "Infinity", "-Infinity" and "NaN"
+    stand for them. Text that reads the same gets a backslash in front.
 
     >>> to_json({"ratio": float("inf")})
     '{"ratio":"Infinity"}'
@@ -236,7 +236,7 @@ def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def from_json(text: str | bytes) -> Any:
-    """What `to_json` wrote, its infinities and NaN as numbers again.
+    """Parse what `to_json` wrote; infinities and NaN become numbers again.
 
     >>> from_json('{"ratio": "-Infinity"}')
     {'ratio': -inf}
@@ -256,7 +256,7 @@ def _read(value: Any) -> Any:
 
 
 def legible(text: str) -> str:
-    """Formatted numbers as people read them: what Python writes as nan or inf, in words or by its sign.
+    """Formatted numbers for people to read: nan becomes "not a number", inf becomes ∞.
 
     >>> legible(f"a ratio of {float('inf'):.2f}, a share of {float('nan'):.0f} %")
     'a ratio of ∞, a share of not a number'
@@ -265,7 +265,7 @@ def legible(text: str) -> str:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows lists only, results use tuples: what was a tuple comes back as one."""
+    """JSON has only lists, results use tuples: convert lists to tuples."""
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     if isinstance(value, dict):
@@ -275,7 +275,7 @@ def _tuples(value: Any) -> Any:
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """A file beside `path` to write into; it takes the place of `path` in one step, or vanishes on any error."""
+    """A temporary file next to `path` to write into; it replaces `path` in one step, or is removed on any error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
