@@ -33,7 +33,7 @@ class BiTNames:
     head: str
     head_names: tuple[str, str] = ("weight", "bias")
     head_map: TensorMap = SAME
-    head_classes: int = 0  # axis of the head's weight that counts classes
+    head_classes: int = 0  # class axis of the head's weight
     eps: float = 1e-8  # of the standardization, on the variance
 
 
@@ -146,7 +146,7 @@ def _format(names: BiTNames) -> Format:
 def _doubts(config: BiTConfig, hints: Hints) -> tuple[str, ...]:
     if hints.get("size"):
         return ()
-    trained = "" if config.classes == GOOGLE_21K else "; the fine-tuned BiT files of ILSVRC2012 are meant for 480"
+    trained = "" if config.classes == GOOGLE_21K else "; the fine-tuned BiT files of ILSVRC2012 were trained at 480"
     return (f"A BiT file does not say its image size: {checks.pair(config.size)[0]} is assumed{trained}.",)
 
 

@@ -1,6 +1,7 @@
 """Google's .npz keys for ViT and hybrid, every generation: released, linen, big_vision.
 
-Prefixes (`params/`, `opt/target/`) and scan-stacked blocks are removed before (sightline.weights.formats.normalize).
+Prefixes (`params/`, `opt/target/`) and scan-stacked blocks have already been removed by
+sightline.weights.formats.normalize.
 """
 
 from collections.abc import Iterator, Mapping
@@ -82,7 +83,7 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
 
 
 def _positions(shapes: Shapes, hints: Hints, *, cell: tuple[int, int], token: bool) -> tuple[dict[str, Any], list[str]]:
-    """A file without a table was trained with fixed sine waves (big_vision's sincos2d), which fit any size."""
+    """A file without a position table was trained with fixed sine waves (big_vision's sincos2d), which fit any size."""
     key = next((k for k in POSITIONS if k in shapes), None)
     size = hints.get("size")
     if key is None:
@@ -94,7 +95,7 @@ def _positions(shapes: Shapes, hints: Hints, *, cell: tuple[int, int], token: bo
 
 
 def defaults(config: Config) -> Mapping[str, Any]:
-    """Of the papers' JAX code, which are also ours."""
+    """The defaults of the papers' JAX code, which are also ours."""
     if isinstance(config, HybridConfig):
         own = {"norm_eps": 1e-6, "standardize_eps": 1e-5, "standardize_eps_on": "deviation"}
         return {"vit.gelu": "tanh", "vit.norm_eps": 1e-6, **own}
@@ -119,12 +120,12 @@ def unsupported(config: Config) -> str | None:
         (isinstance(config, HybridConfig) and _modern(c), "hybrid in big_vision's layout"),
     ):
         if bad:
-            return f"Google's .npz knows no {what}"
+            return f"Google's .npz does not support {what}"
     return None
 
 
 def _modern(c: ViTConfig) -> bool:
-    """Whether only big_vision's layout holds it: positions without a row for the class token, map pooling, waves."""
+    """Whether only big_vision's layout can represent it: no position row for the class token, map pooling, waves."""
     return c.pool == "map" or c.position == "sincos" or (bool(c.class_token) and c.position_rows == 0)
 
 

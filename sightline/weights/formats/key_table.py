@@ -12,11 +12,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How tensors of a file become one of ours, and back. `to_theirs` undoes `to_ours` bit by bit."""
+    """How tensors of a file become one of ours, and back. `to_theirs` inverts `to_ours` bit-exactly."""
 
     to_ours: Callable[[Sequence[Tensor]], Tensor]
     to_theirs: Callable[[Tensor], Sequence[Tensor]]
-    in_order: bool = False  # `to_ours` leaves the values in their order in memory: no copy is needed
+    in_order: bool = False  # `to_ours` keeps the memory order of the values: no copy is needed
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class KeyRule:
     tensor_map: TensorMap
 
     def export(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Our tensor under their keys."""
+        """Our tensor split and converted to their keys."""
         return dict(zip(self.theirs, self.tensor_map.to_theirs(tensor)))
 
 
 SAME = TensorMap(lambda t: t[0], lambda t: (t,), in_order=True)
-DENSE = TensorMap(lambda t: t[0].mT, lambda t: (t.mT,))  # JAX keeps (in, out)
+DENSE = TensorMap(lambda t: t[0].mT, lambda t: (t.mT,))  # JAX stores (in, out)
 CONV = TensorMap(lambda t: t[0].permute(3, 2, 0, 1), lambda t: (t.permute(2, 3, 1, 0),))  # HWIO
-LEADING = TensorMap(lambda t: t[0][0], lambda t: (t[None],), in_order=True)  # (1, n, d): a batch axis in front
+LEADING = TensorMap(lambda t: t[0][0], lambda t: (t[None],), in_order=True)  # (1, n, d): a leading batch axis
 ONE_BY_ONE = TensorMap(lambda t: t[0][:, :, 0, 0], lambda t: (t[:, :, None, None],))  # a dense layer as 1x1 convolution
 CONV_DENSE = TensorMap(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the same, in JAX's order
 
@@ -47,7 +47,7 @@ def concatenated(*sizes: int, each: TensorMap = SAME) -> TensorMap:
         parts = [each.to_ours([t]) for t in tensors]
         whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
         for place, part in zip(whole.split(sizes), parts):
-            place.copy_(part)  # transposes in blocks, which torch.cat does not
+            place.copy_(part)  # transposes in blocks, unlike torch.cat
         return whole
 
     def split(tensor: Tensor) -> Sequence[Tensor]:
@@ -80,7 +80,7 @@ def layer_rules(
 
 
 def prefix_rule(tokens: Sequence[tuple[str, int]]) -> Iterator[KeyRule]:
-    """The prefix tokens, from pairs of a key and how many tokens it holds; none where there are no tokens."""
+    """The prefix tokens, from pairs of a key and its number of tokens; no rule if there are no tokens."""
     if present := [(key, n) for key, n in tokens if n]:
         each = concatenated(*(n for _, n in present), each=LEADING)
         yield KeyRule("prefix", tuple(key for key, _ in present), each)
