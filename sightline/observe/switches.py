@@ -1,4 +1,4 @@
-"""Parts of a model switched off for a while: "block 3", "skip 3", "head 3.1", "token 17"."""
+"""Switch off parts of a model temporarily: "block 3", "skip 3", "head 3.1", "token 17"."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)")
 
 @dataclass(frozen=True)
 class Switch:
-    """What is switched off: a block, both skips of a block, one head, or one patch token."""
+    """A part to switch off: a block, both skips of a block, one head, or one patch token."""
 
     kind: str
     number: int
@@ -28,10 +28,10 @@ class Switch:
 
     @classmethod
     def parse(cls, text: str, s: ObservedModel) -> "Switch":
-        """From words, checked against the model."""
+        """Parse a description, and check it against the model."""
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f'What is switched off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
+            raise ValueError(f'A part to switch off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
         made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
         made.check(s, text)
         return made
@@ -39,7 +39,7 @@ class Switch:
     def check(self, s: ObservedModel, text: str) -> None:
         blocks = len(s.attention_blocks)
         if not blocks:
-            raise ValueError(f"{s.name} is no Transformer: {text!r} cannot be switched off.")
+            raise ValueError(f"{s.name} is not a Transformer: {text!r} cannot be switched off.")
         most = s.grid[0] * s.grid[1] if self.kind == "token" else blocks
         if self.number >= most:
             raise ValueError(f"{s.name} has {self.kind}s 0 to {most - 1} (blocks for heads); got {text!r}.")
@@ -47,19 +47,19 @@ class Switch:
         if self.kind == "head" and self.head >= c.heads:
             raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
         if self.kind == "token" and getattr(c, "position", None) == "relative":
-            raise ValueError(f"{s.name} attends by relative positions: a token cannot be taken out.")
+            raise ValueError(f"{s.name} has relative position embeddings: a token cannot be removed.")
 
 
 @contextmanager
 def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
-    """The model without it; everything is put back afterwards, whatever happens."""
+    """Run the model without this part while the context is open; it is always restored."""
     block = s.attention_blocks[switch.number if switch.kind != "token" else 0]
     with ExitStack() as stack:
         match switch.kind:
             case "block":
-                stack.callback(block.register_forward_hook(_as_it_came, with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(_return_input, with_kwargs=True).remove)
             case "token":
-                hook = _without(s.prefix + switch.number)
+                hook = _remove_token(s.prefix + switch.number)
                 stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
             case "head":
                 _no_head(stack, s, block, switch.head)
@@ -68,16 +68,16 @@ def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
         yield
 
 
-def _as_it_came(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    return _like(output, first_tensor("the block", (*args, *kwargs.values())))
+def _return_input(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+    return _with_structure_of(output, first_tensor("the block", (*args, *kwargs.values())))
 
 
-def _like(output: Any, value: Tensor) -> Any:
-    """A value in the form of the block's own output."""
+def _with_structure_of(output: Any, value: Tensor) -> Any:
+    """A value in the same structure as the block's own output."""
     return value if isinstance(output, Tensor) else (value, *output[1:])
 
 
-def _without(token: int) -> Callable:
+def _remove_token(token: int) -> Callable:
     def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         def cut(x: Any) -> Any:
             whole = isinstance(x, Tensor) and x.ndim == 3
@@ -91,35 +91,37 @@ def _without(token: int) -> Callable:
 def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) -> None:
     if isinstance(s.model, ViT):
         tap: nn.Module = block.attn.per_head  # type: ignore[assignment, union-attr]
-        stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
+        stack.callback(tap.register_forward_hook(lambda module, args, out: _zero_head(out, head)).remove)
         return
     hits: list[int] = []
-    running = _within(block, stack)
+    running = _track_running(block, stack)
 
     def fused(call: Any, *args: Any, **kwargs: Any) -> Tensor:
         out = call(*args, **kwargs)
         if not running:
             return out
         hits.append(1)
-        return _silent(out, head)
+        return _zero_head(out, head)
 
     def check(module: nn.Module, args: Any, output: Any) -> None:
         if not hits:
-            raise ValueError(f"{s.name} writes its attention out, so that a head cannot be switched off from outside.")
+            raise ValueError(
+                f"{s.name} computes its attention explicitly, so a head cannot be switched off from outside."
+            )
 
     stack.enter_context(Interception(fused))
     stack.callback(s.model.register_forward_hook(check).remove)
 
 
-def _within(block: nn.Module, stack: ExitStack) -> list[bool]:
-    """Not empty while the block runs."""
+def _track_running(block: nn.Module, stack: ExitStack) -> list[bool]:
+    """A list that is non-empty while the block runs."""
     running: list[bool] = []
     stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
     stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
     return running
 
 
-def _silent(out: Tensor, head: int) -> Tensor:
+def _zero_head(out: Tensor, head: int) -> Tensor:
     out = out.clone()
     out[:, head] = 0
     return out
@@ -130,7 +132,7 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
         stack.callback(setattr, block, "skips", block.skips)
         block.skips = False
         return
-    # another library's pre-norm block: what stood on the skip is kept from the second norm and from the output
+    # another library's pre-norm block: the skip's tensor is kept out of the second norm and of the output
     seen: dict[str, Tensor] = {}
     attention, norm, mlp = find_child(block, ATTENTION_BRANCH), find_child(block, NORM2), find_child(block, MLP_BRANCH)
     assert attention is not None
@@ -139,4 +141,4 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
     stack.callback(attention.register_forward_hook(lambda m, a, out: seen.update(a=first_tensor("", out))).remove)
     stack.callback(norm.register_forward_pre_hook(lambda m, a: (seen["a"],)).remove)
     stack.callback(mlp.register_forward_hook(lambda m, a, out: seen.update(m=first_tensor("", out))).remove)
-    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, seen["m"])).remove)
+    stack.callback(block.register_forward_hook(lambda m, a, out: _with_structure_of(out, seen["m"])).remove)
