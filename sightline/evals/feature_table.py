@@ -1,4 +1,4 @@
-"""Features of a dataset as one value, in memory or in one file that is read as it is needed."""
+"""Features of a dataset, in memory or in one file that is read lazily."""
 
 import hashlib
 import json
@@ -26,10 +26,10 @@ Rows = ArrayLike | slice
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureTable:
-    """Features of a dataset's images: `layers[name]` is (n, d), or (n, t, d) where all tokens were kept.
+    """Features of a dataset's images: `layers[name]` is (n, d), or (n, t, d) if all tokens were kept.
 
-    Where they stand in a file, tensors are mapped: reading a row reads that row. `features` is the only layer, or the
-    last. `how` says which dataset, preprocessing and tokens they come from, `about` which model and images.
+    Tensors from a file are memory-mapped: accessing a row reads only that row. `features` is the only layer, or the
+    last. `how` states dataset, preprocessing and tokens, `about` the model and the images.
 
     >>> import numpy as np
     >>> e = sl.evals.FeatureTable.of(np.eye(4), [0, 0, 1, 1], classes=("cat", "dog"))
@@ -40,7 +40,7 @@ class FeatureTable:
     layers: Mapping[str, Tensor]
     labels: NDArray[Any]  # (n,) class numbers, or (n, k) of bool
     classes: tuple[str, ...]
-    grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of layers that hold all tokens
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of layers with all tokens
     prefix: dict[str, int] = field(default_factory=dict)  # tokens before the grid
     how: dict[str, Any] = field(default_factory=dict)
     about: About = field(default_factory=About)  # which model and images, by fingerprint
@@ -49,14 +49,14 @@ class FeatureTable:
     def of(
         cls, features: ArrayLike | Tensor, labels: ArrayLike | Tensor, *, classes: Sequence[str] | None = None
     ) -> "FeatureTable":
-        """Features from anywhere else. Without `classes` the classes are called by their numbers."""
+        """A table of features that were computed elsewhere. Without `classes`, class names are numbers."""
         x, y = torch.as_tensor(features).detach().cpu(), np.asarray(torch.as_tensor(labels).cpu())
         if x.ndim not in (2, 3) or y.ndim not in (1, 2) or len(x) != len(y):
             raise ValueError(
-                f"Features are (n, d) or (n, t, d) with n labels; got {tuple(x.shape)} and labels {y.shape}."
+                f"Features must be (n, d) or (n, t, d) with n labels; got {tuple(x.shape)} and labels {y.shape}."
             )
         if y.ndim == 1 and (not np.issubdtype(y.dtype, np.integer) or (len(y) and y.min() < 0)):
-            raise ValueError("Labels are class numbers from 0 up, or a table (n, classes) of bool.")
+            raise ValueError("Labels must be class numbers from 0, or a boolean table (n, classes).")
         count = y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1
         names = tuple(map(str, classes if classes is not None else range(count)))
         if len(names) < count:
@@ -70,7 +70,7 @@ class FeatureTable:
 
     def __getitem__(self, layer: str) -> Tensor:
         if layer not in self.layers:
-            raise ValueError(f"There is no layer {layer!r}; there is {', '.join(self.layers)}.")
+            raise ValueError(f"There is no layer {layer!r}; the layers are {', '.join(self.layers)}.")
         return self.layers[layer]
 
     @property
@@ -79,27 +79,27 @@ class FeatureTable:
         return self.layers[list(self.layers)[-1]]
 
     def layer(self, name: str) -> "FeatureTable":
-        """One layer alone."""
-        return self._with({name: self[name]})
+        """A table with one layer only."""
+        return self._with_layers({name: self[name]})
 
     def take(self, rows: Rows) -> "FeatureTable":
-        """Some of the images, by numbers, a slice or a mask."""
+        """Some of the images, by row numbers, a slice or a mask."""
         chosen = rows if isinstance(rows, slice) else np.asarray(rows)
         if not isinstance(chosen, slice) and chosen.dtype != np.bool_:
-            chosen = chosen.astype(np.int64)  # an empty list is of floats
+            chosen = chosen.astype(np.int64)  # an empty list would be an array of floats
         index = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen)
-        some = self._with({k: v[index] for k, v in self.layers.items()})
+        some = self._with_layers({k: v[index] for k, v in self.layers.items()})
         return replace(some, labels=self.labels[chosen], about=self._about(np.arange(len(self))[chosen]))
 
     def _about(self, rows: NDArray[np.int64]) -> About:
-        """Of some of the images."""
+        """`about` for some of the images."""
         if not self.about.images or len(rows) == len(self):
             return self.about
         digest = hashlib.blake2b(np.ascontiguousarray(rows).data, digest_size=8).hexdigest()
         return replace(self.about, images=f"{self.about.images}-rows{digest}")
 
     def reduce(self, tokens: Tokens) -> "FeatureTable":
-        """All tokens to one vector an image: cls, gap (patches alone), mean (all tokens), first."""
+        """Reduce all tokens to one vector per image: cls, gap (patches only), mean (all tokens), first."""
         whole = [k for k, v in self.layers.items() if v.ndim == 3]
         if not whole:
             raise ValueError("Only features with all tokens can be reduced: extract with tokens='all'.")
@@ -111,9 +111,9 @@ class FeatureTable:
             }
         except MissingTokenError as error:
             raise ValueError(f"A layer {error}: tokens={tokens!r} is not possible; use 'gap' or 'first'.") from None
-        return replace(self._with(made), how={**self.how, "tokens": tokens})
+        return replace(self._with_layers(made), how={**self.how, "tokens": tokens})
 
-    def _with(self, layers: dict[str, Tensor]) -> "FeatureTable":
+    def _with_layers(self, layers: dict[str, Tensor]) -> "FeatureTable":
         whole = {k for k, v in layers.items() if v.ndim == 3}
         return replace(
             self,
@@ -123,12 +123,12 @@ class FeatureTable:
         )
 
     def save(self, path: str | Path) -> "FeatureTable":
-        """Write everything to one file (safetensors), whole or not at all, and read it from there from now on."""
+        """Write everything to one file (safetensors), atomically; returns the table backed by the file."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            begin(part, self)
+            create_file(part, self)
             held = map_file(part)
             for name, value in self.layers.items():
                 held[name][...] = value.numpy()
@@ -140,7 +140,7 @@ class FeatureTable:
 
     @classmethod
     def read(cls, path: str | Path) -> "FeatureTable":
-        """Open a file that `save` or `sl.extract(..., out=)` wrote; tensors are read when they are used."""
+        """Open a file written by `save` or `sl.extract(..., out=)`; tensors are read when they are used."""
         head = header(path)
         held = map_file(path, mode="c")
         labels = np.array(held.pop(LABELS))
@@ -157,8 +157,8 @@ class FeatureTable:
         )
 
 
-def begin(path: Path, shape: FeatureTable) -> None:
-    """A file of the right size with header and labels; its features are still zeros. `shape` may be on meta."""
+def create_file(path: Path, shape: FeatureTable) -> None:
+    """Create a file of the right size with header and labels; its features are still zeros. `shape` may be on meta."""
     tensors = {name: (tuple(v.shape), NAMES[v.dtype]) for name, v in shape.layers.items()}
     labels = np.ascontiguousarray(shape.labels)
     tensors[LABELS] = (labels.shape, "BOOL" if labels.dtype == np.bool_ else "I64")
@@ -187,16 +187,16 @@ def begin(path: Path, shape: FeatureTable) -> None:
 
 
 def header(path: str | Path) -> dict[str, Any]:
-    """What a file of features says about itself."""
+    """The header of a feature file."""
     try:
         return from_json(_entries(path)[0]["__metadata__"][HEAD])
     except (KeyError, ValueError, TypeError, OSError) as error:
         reason = error if isinstance(error, OSError) else "no such header"
-        raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason}).") from error
+        raise ValueError(f"{path} is not a feature file written by Sightline ({reason}).") from error
 
 
 def map_file(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
-    """Every tensor of the file as an array on disk. Mode "c" lets torch have it without ever writing back."""
+    """Every tensor of the file as a memory-mapped array. In mode "c", torch can use it and nothing is written back."""
     entries, start = _entries(path)
     held: dict[str, NDArray[Any]] = {}
     for name, entry in entries.items():
@@ -204,14 +204,14 @@ def map_file(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
             offset, end = entry["data_offsets"]
             kind, shape = TYPES[entry["dtype"]], tuple(entry["shape"])
             if end == offset:
-                held[name] = np.zeros(shape, kind)  # an empty map is not allowed
+                held[name] = np.zeros(shape, kind)  # a memory map must not be empty
             else:
                 held[name] = np.memmap(path, kind, mode, start + offset, shape)
     return held
 
 
-def starts(path: str | Path) -> dict[str, int]:
-    """Where in the file each tensor begins."""
+def offsets(path: str | Path) -> dict[str, int]:
+    """The offset of each tensor in the file."""
     entries, start = _entries(path)
     return {name: start + e["data_offsets"][0] for name, e in entries.items() if name != "__metadata__"}
 
