@@ -9,7 +9,7 @@ import click
 
 import sightline as sl
 from sightline.cli.options import Size
-from sightline.cli.shell import memory, verb
+from sightline.cli.shell import format_bytes, verb
 from sightline.cli.shell import show as print_table
 
 
@@ -26,15 +26,15 @@ def models(glob: str, weights: bool, as_json: bool) -> None:
         return
     rows = [asdict(row) for row in sl.models.list_models(glob)]
     if not rows:
-        raise ValueError(f"No model matches {glob!r}. Type `sightline models` for all of them.")
-    print_table(rows, as_json, title="Any patch size (vit-b8) and any width (bit-r50x2) can be built, too.")
+        raise ValueError(f"No model matches {glob!r}. Type `sightline models` to list all of them.")
+    print_table(rows, as_json, title="Other patch sizes (vit-b8) and widths (bit-r50x2) can be built too.")
 
 
 def print_weights(glob: str, as_json: bool) -> None:
-    """Published weights; the bare name of a model lists all of its weights."""
+    """List published weights; the name of a model lists all of its weights."""
     entries = sl.weights.zoo(glob) or sl.weights.zoo(f"{glob}.*")
     if not entries:
-        raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` for all of them.")
+        raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` to list all of them.")
     rows = [
         {
             "weights": w.name,
@@ -47,7 +47,7 @@ def print_weights(glob: str, as_json: bool) -> None:
         }
         for w in entries
     ]
-    print_table(rows, as_json, title="sl.load(NAME) fetches them once; a local file works as well.")
+    print_table(rows, as_json, title="sl.load(NAME) downloads them once; a local file works too.")
 
 
 @verb
@@ -55,9 +55,9 @@ def print_weights(glob: str, as_json: bool) -> None:
 @click.option("--size", type=Size(), help="Image size: 384, or 384x256 (height x width).")
 @click.option("--classes", type=int, help="Number of classes; 0 for features only.")
 @click.option("--parts", is_flag=True, help="List every recordable tensor with its module path.")
-@click.option("--growth", is_flag=True, help="Show how attention grows as patches shrink to pixels.")
+@click.option("--growth", is_flag=True, help="Show how the cost of attention grows as patches shrink to pixels.")
 def show(name: str, size: Any, classes: int | None, parts: bool, growth: bool, as_json: bool) -> None:
-    """Describe the model NAME: its configuration and what it costs.
+    """Describe the model NAME: its configuration and its cost.
 
     Example: sightline show vit-b16 --size 384
     """
@@ -73,7 +73,7 @@ def show(name: str, size: Any, classes: int | None, parts: bool, growth: bool, a
 
 
 def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
-    """A description as names and values."""
+    """A description as a table of names and values."""
     config: Any = description.config
     cost = description.cost
     share = {"share of attention products": f"{cost.attention_macs / cost.macs:.1%}"} if cost.tokens else {}
@@ -83,10 +83,10 @@ def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
         **description.settings,
         **({"grid": config.grid, "tokens": cost.tokens} if cost.tokens else {"stride": config.stride}),
         "parameters": cost.parameters,
-        "parameter memory": memory(cost.parameter_bytes),
+        "parameter memory": format_bytes(cost.parameter_bytes),
         "GMAC per image": round(cost.gmacs, 3),
         **share,
-        "training activations per image": memory(cost.activation_bytes),
+        "training activations per image": format_bytes(cost.activation_bytes),
         "pixel mean": config.image.mean,
         "pixel std": config.image.std,
     }

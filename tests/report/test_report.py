@@ -270,7 +270,7 @@ def test_damaged_numbers_do_not_take_the_page_along(tmp_path):
     bad = replace(makers.distance(), pixels=np.zeros((0, 3)))
     text = sl.write_report([bad, makers.mass()], tmp_path).read_text()
     assert "could not be drawn" in text
-    assert "do not fit together" in text
+    assert "are inconsistent" in text
     assert str(escape(sentence(makers.mass()))) in text
 
 
@@ -326,7 +326,7 @@ def test_one_broken_result_is_named_with_its_reason_and_the_others_stay(tmp_path
     }
     text = sl.write_report(found, tmp_path).read_text()
     assert "it has no numbers" in text
-    assert "The interactive view could not be made (out of order)" in text
+    assert "The interactive view could not be created (out of order)" in text
     assert "C8 could not be judged (out of order)" in text
     assert "heads could not be drawn (out of order)" in text
     assert str(escape(sentence(makers.mass()))) in text
