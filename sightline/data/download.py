@@ -1,4 +1,4 @@
-"""Download one file by HTTP: resumed after an interruption, verified, complete or not there at all."""
+"""Download one file by HTTP: resumed after an interruption, verified, and never left incomplete."""
 
 import hashlib
 import http.client
@@ -17,18 +17,18 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 def download(url: str, target: Path, checksum: str = "") -> Path:
-    """Download `url` to `target`. If it is there already with the right checksum, nothing is transferred.
+    """Download `url` to `target`. If the file already exists with the right checksum, nothing is transferred.
 
     `checksum` is "md5:..." or "sha256:...", possibly shortened, or empty where none is published. The bytes go to a
     `.part` file, which a later call resumes and which is renamed once its checksum is right.
     """
     with lock(target.with_name(f".{target.name}.lock")):
-        if target.exists() and has_checksum(target, checksum):  # perhaps another process was faster
+        if target.exists() and has_checksum(target, checksum):  # another process may have been faster
             return target
         part = target.with_name(target.name + ".part")
         resumed = part.exists()
         _receive(url, part, unversioned=bool(checksum))
-        if not has_checksum(part, checksum) and resumed:  # perhaps the old part is wrong: start from zero
+        if not has_checksum(part, checksum) and resumed:  # the old partial file may be wrong: start over
             part.unlink()
             _receive(url, part, unversioned=False)
         if not has_checksum(part, checksum):
@@ -49,24 +49,24 @@ def digest(path: Path, kind: str) -> str:
 
 
 def has_checksum(path: Path, checksum: str) -> bool:
-    """Whether a file has this checksum; an empty one fits every file."""
+    """Whether a file has this checksum; an empty checksum matches every file."""
     kind, _, expected = checksum.partition(":")
     return not checksum or digest(path, kind).startswith(expected.lower())
 
 
 def _version_file(part: Path) -> Path:
-    """Keeps the server's tag of the version that a partial file belongs to."""
+    """The file that stores the server's version tag (ETag) of a partial file."""
     return part.with_name(part.name + ".tag")
 
 
 def _receive(url: str, part: Path, *, unversioned: bool) -> None:
-    """Append what `part` is missing. If its version is unknown, it is resumed only with `unversioned`, that is where a
-    checksum will tell."""
+    """Append what `part` is missing. If its version is unknown, it is resumed only with `unversioned`, that is, if a
+    checksum will verify it."""
     if os.environ.get("SIGHTLINE_OFFLINE"):
         raise UnreachableError(f"{url} is not on disk, and SIGHTLINE_OFFLINE forbids downloading it.")
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "sightline"}
-    if have and _version_file(part).exists():  # resume only the very same file
+    if have and _version_file(part).exists():  # resume only the same version of the file
         headers |= {"Range": f"bytes={have}-", "If-Range": _version_file(part).read_text()}
     elif have and unversioned:
         headers["Range"] = f"bytes={have}-"
@@ -75,15 +75,15 @@ def _receive(url: str, part: Path, *, unversioned: bool) -> None:
             _append(reply, part, have if reply.status == http.client.PARTIAL_CONTENT else 0)
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            return  # the part is complete: its checksum will tell
-        raise FetchError(f"{url} answered {error.code} {error.reason}.") from error
+            return  # the partial file is complete: its checksum will be verified
+        raise FetchError(f"{url} returned {error.code} {error.reason}.") from error
     except (OSError, http.client.HTTPException) as error:
         resume = "; run again to resume" if part.exists() and part.stat().st_size else ""
         raise UnreachableError(f"{url} cannot be reached ({_reason(error)}){resume}.") from error
 
 
 def _append(reply: Any, part: Path, have: int) -> None:
-    """Write the body of the reply after the first `have` bytes, and insist on its full length."""
+    """Append the body of the reply after the first `have` bytes, and check its full length."""
     version = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
     if version and not version.startswith("W/"):  # a weak tag does not promise the same bytes
         _version_file(part).write_text(version)

@@ -18,7 +18,7 @@ LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_i
 
 
 class Files(Dataset):
-    """Image files, with a label each."""
+    """Image files with one label each."""
 
     def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
         self.name, self.paths, self.classes = name, paths, tuple(classes)
@@ -118,12 +118,12 @@ def _is_inside(path: str, home: str) -> bool:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Judged by the extension only; broken files are found when they are read."""
+    """Whether the extension is that of an image; broken files are detected when they are read."""
     return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
 
 
 def _walk(folder: str, home: str | None, skipped: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Images in a folder and its subfolders. A link to a folder above it is not followed, which would never end."""
+    """Images in a folder and its subfolders. A link to a parent folder is not followed: that would never end."""
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -142,8 +142,8 @@ def find_images(folder: str) -> list[str]:
 
 
 class Manifest(Files):
-    """A CSV file with a header, or a JSONL file, with the columns path (or file, image), label (or class), and perhaps
-    split. Paths are relative to the folder of the manifest, or to `root`, and must not lead out of it.
+    """A CSV file with a header, or a JSONL file, with the columns path (or file, image), label (or class), and
+    optionally split. Paths are relative to the folder of the manifest, or to `root`, and must not lead out of it.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
