@@ -143,7 +143,7 @@ class Result:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
         _import_type(str(head["type"]))
-        kinds = {kind.__name__: kind for kind in _family(cls)}
+        kinds = {kind.__name__: kind for kind in _subclasses(cls)}
         if head["type"] not in kinds:
             expected = f"expected one of {', '.join(sorted(kinds))}"
             raise ValueError(
@@ -152,25 +152,25 @@ class Result:
             )
         kind = kinds[head["type"]]
         try:
-            values = {k: _tuples(v) for k, v in head["values"].items()}
+            values = {k: _lists_to_tuples(v) for k, v in head["values"].items()}
             if "about" not in values:
-                values = _from_version_1(values, {f.name for f in fields(kind)})
-            return kind(**held, **values | {"about": about_of(values["about"])})
+                values = _upgrade_version_1(values, {f.name for f in fields(kind)})
+            return kind(**held, **values | {"about": about_from_json(values["about"])})
         except (TypeError, AttributeError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
             raise ValueError(f"{path} holds {what}: compute it again.") from error
 
 
-def about_of(values: dict[str, Any]) -> About:
+def about_from_json(values: dict[str, Any]) -> About:
     """An `About` from its JSON form."""
     return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
 
 
-def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
+def _upgrade_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """Version 1 files stored in `how` what is now in fields of its own; they have no fingerprints."""
     how = dict(values.get("how", {}))
-    told = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
-    about = {"models": tuple(told), "analysis": str(how.pop("analysis", ""))}
+    models = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
+    about = {"models": tuple(models), "analysis": str(how.pop("analysis", ""))}
     moved: dict[str, Any] = {k: how.pop(k) for k in ("side", "varied") if k in how and k in names}
     return {**values, "how": how, "about": about, **moved}
 
@@ -183,9 +183,9 @@ def _import_type(name: str) -> None:
             getattr(public, name)
 
 
-def _family(cls: type[Result]) -> list[type[Result]]:
+def _subclasses(cls: type[Result]) -> list[type[Result]]:
     subclasses: list[type[Result]] = cls.__subclasses__()
-    return [cls, *(kind for sub in subclasses for kind in _family(sub))]
+    return [cls, *(kind for sub in subclasses for kind in _subclasses(sub))]
 
 
 def pack(result: Result, file: IO[bytes]) -> None:
@@ -202,11 +202,11 @@ SPELLED = re.compile(r"\\*(NaN|-?Infinity)")  # text with backslashes in front: 
 WRITTEN = re.compile(r"(?<![\w.])([+-]?)(nan|inf)(?!\.?\w)( %)?")  # non-finite numbers as Python formats them
 
 
-def _refused(value: Any) -> Any:
+def _reject(value: Any) -> Any:
     raise TypeError(f"A result holds arrays, numbers, strings, lists and dicts, not {type(value).__name__}.")
 
 
-def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] = _refused) -> str:
+def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] = _reject) -> str:
     """Strict JSON of plain values, dataclasses and NumPy numbers; `other` converts anything else to a plain value.
 
     JSON has no infinities and no NaN: wherever Sightline writes JSON, the strings "Infinity", "-Infinity" and "NaN"
@@ -215,10 +215,12 @@ def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any
     >>> to_json({"ratio": float("inf")})
     '{"ratio":"Infinity"}'
     """
-    return json.dumps(_plain(value, other), indent=indent, allow_nan=False, separators=None if indent else (",", ":"))
+    return json.dumps(
+        _to_plain(value, other), indent=indent, allow_nan=False, separators=None if indent else (",", ":")
+    )
 
 
-def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
+def _to_plain(value: Any, other: Callable[[Any], Any]) -> Any:
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -227,12 +229,12 @@ def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
         case None | bool() | int() | float():
             return value
         case dict():
-            return {k: _plain(v, other) for k, v in value.items()}
+            return {k: _to_plain(v, other) for k, v in value.items()}
         case list() | tuple():
-            return [_plain(v, other) for v in value]
+            return [_to_plain(v, other) for v in value]
         case np.generic():
-            return _plain(value.item(), other)
-    return _plain(asdict(value) if hasattr(value, "__dataclass_fields__") else other(value), other)
+            return _to_plain(value.item(), other)
+    return _to_plain(asdict(value) if hasattr(value, "__dataclass_fields__") else other(value), other)
 
 
 def from_json(text: str | bytes) -> Any:
@@ -241,17 +243,17 @@ def from_json(text: str | bytes) -> Any:
     >>> from_json('{"ratio": "-Infinity"}')
     {'ratio': -inf}
     """
-    return _read(json.loads(text))
+    return _from_plain(json.loads(text))
 
 
-def _read(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     match value:
         case str() if SPELLED.fullmatch(value):
             return NOT_FINITE[value] if value in NOT_FINITE else value[1:]
         case dict():
-            return {k: _read(v) for k, v in value.items()}
+            return {k: _from_plain(v) for k, v in value.items()}
         case list():
-            return [_read(v) for v in value]
+            return [_from_plain(v) for v in value]
     return value
 
 
@@ -264,12 +266,12 @@ def legible(text: str) -> str:
     return WRITTEN.sub(lambda m: "not a number" if m[2] == "nan" else f"{m[1]}∞", text)
 
 
-def _tuples(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     """JSON has only lists, results use tuples: convert lists to tuples."""
     if isinstance(value, list):
-        return tuple(_tuples(v) for v in value)
+        return tuple(_lists_to_tuples(v) for v in value)
     if isinstance(value, dict):
-        return {k: _tuples(v) for k, v in value.items()}
+        return {k: _lists_to_tuples(v) for k, v in value.items()}
     return value
 
 

@@ -52,7 +52,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
     >>> round(sl.cost("vit-b16", size=384).gmacs, 2)
     55.48
     """
-    model = _at_size(model, size)
+    model = _meta_copy(model, size)
     settings: Any = getattr(model, "config", None)
     y, x = checks.pair(size if size is not None else _native_size(model))
     channels = getattr(settings, "channels", 3)
@@ -147,7 +147,7 @@ class Kept:
         return tensor
 
 
-def _at_size(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
+def _meta_copy(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
     """The model on the meta device; one of our own is rebuilt if its size differs."""
     changes: dict[str, Any] = {} if size is None else {"size": size}
     if not isinstance(model, nn.Module):

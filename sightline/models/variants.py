@@ -81,7 +81,7 @@ def config(name: str, **changes: Any) -> Config:
         backbone = _backbone(found[1], found[2], int(found[3]))
         if backbone is not None and found[2] in VIT:
             return _hybrid(found[2], *backbone, changes)
-    raise ValueError(f"There is no model {name!r}. {_nearest(plain)}")
+    raise ValueError(f"There is no model {name!r}. {_suggestion(plain)}")
 
 
 def _canonical(name: str) -> str:
@@ -95,17 +95,17 @@ def _canonical(name: str) -> str:
 def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:
     width, depth, heads, mlp_width = VIT[letter]
     start: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
-    start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _fitting(224, patch)}
-    return ViTConfig(**_known(ViTConfig, {**start, **changes}))
+    start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _nearest_size(224, patch)}
+    return ViTConfig(**_check_fields(ViTConfig, {**start, **changes}))
 
 
-def _fitting(size: int, patch: int) -> int:
+def _nearest_size(size: int, patch: int) -> int:
     """The nearest size that the patch size divides, so that `vit-b13` builds without `size`."""
     return max(1, round(size / patch)) * patch
 
 
 def _bit(fields: dict[str, Any]) -> BiTConfig:
-    return BiTConfig(**_known(BiTConfig, fields))
+    return BiTConfig(**_check_fields(BiTConfig, fields))
 
 
 def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int, float] | None:
@@ -126,7 +126,7 @@ def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, chan
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 
 
-def _known(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> dict[str, Any]:
+def _check_fields(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> dict[str, Any]:
     known = list(kind.__dataclass_fields__)
     for name in fields:
         if name not in known:
@@ -135,7 +135,7 @@ def _known(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> d
     return fields
 
 
-def _nearest(name: str) -> str:
+def _suggestion(name: str) -> str:
     close = difflib.get_close_matches(name, LISTED, n=3, cutoff=0.5)
     hint = f"Did you mean {', '.join(close)}? " if close else ""
     return hint + "`sightline models` lists them; any patch (vit-b8) and width (bit-r50x2) can be built."

@@ -269,7 +269,7 @@ class ViT(nn.Module):
         self.head_distill = nn.Linear(c.width, c.classes) if c.classes and c.distill_token else None
 
     def forward(self, x: Tensor) -> Float[Tensor, "b k"]:
-        tokens = self.encode(x, self.read_by_head())
+        tokens = self.encode(x, self.num_head_tokens())
         logits = self.head(self.represent(tokens))
         if self.head_distill is None:
             return logits
@@ -281,7 +281,7 @@ class ViT(nn.Module):
         patches, prefix = tokens[:, c.prefix :], tokens[:, : c.prefix]
         return Features(tokens=patches, grid=c.grid, prefix=prefix, pooled=self.represent(tokens))
 
-    def read_by_head(self) -> int | None:
+    def num_head_tokens(self) -> int | None:
         """Number of leading tokens that the head reads, None for all: the last block can skip the others.
 
         The logits are the same; this saves a sixteenth of the time at depth 12 and an eighth at depth 6. While the last

@@ -57,10 +57,10 @@ def match_keys(shapes: Shapes, hints: Hints, *, config: Config | None = None, st
             if isinstance(error, WeightsError)
             else WeightsError(f"The file describes an impossible model: {error}")
         ) from error
-    model = on_meta(found, len(keys.shapes))
+    model = build_on_meta(found, len(keys.shapes))
     rules = tuple(form.key_rules(found, keys.shapes))
     entries = (*check_shapes(rules, keys.shapes, keys.locations, model), *keys.left)
-    entries += _left_over(form, rules, keys.shapes, keys.locations, strict=strict)
+    entries += _unused_keys(form, rules, keys.shapes, keys.locations, strict=strict)
     switches = {**form.defaults(found), **extra}
     return Conversion(
         format=form.name,
@@ -85,7 +85,7 @@ def recognize(shapes: Shapes) -> Format:
     raise WeightsError(f"The keys belong to no format that Sightline knows ({known}): {some} ...")
 
 
-def on_meta(config: Config, keys: int) -> Model:
+def build_on_meta(config: Config, keys: int) -> Model:
     """The model on the meta device. A configuration that claims more layers than the file has keys is refused."""
     units = getattr(config, "units", ())
     depth = getattr(getattr(config, "vit", config), "depth", 0)
@@ -121,7 +121,7 @@ def _label(at: Location) -> str:
     return at.key if at.layer is None else f"{at.key}[{at.layer}]"
 
 
-def _left_over(
+def _unused_keys(
     form: Format, rules: tuple[KeyRule, ...], shapes: Shapes, locations: Mapping[str, Location], *, strict: bool
 ) -> tuple[KeyFate, ...]:
     taken = {key for rule in rules for key in rule.theirs}

@@ -22,7 +22,7 @@ from sightline.weights import published
 from sightline.weights.containers import header as headers
 from sightline.weights.containers.files import Checkpoint, open_path, with_image
 from sightline.weights.containers.source import Source, StateDictSource
-from sightline.weights.conversion import Conversion, check_shapes, convert_tensors, match_keys, on_meta
+from sightline.weights.conversion import Conversion, build_on_meta, check_shapes, convert_tensors, match_keys
 from sightline.weights.formats.key_table import SAME, KeyRule
 from sightline.weights.formats.normalize import Location
 from sightline.weights.probe import replay
@@ -163,7 +163,7 @@ def plan_conversion(
     if config is None or (head is not None and head.layout == "other"):
         return match_keys(source.shapes, hints, config=config, strict=strict)
     config = change(config, **extra) if extra else config
-    model = on_meta(config, len(source.shapes))
+    model = build_on_meta(config, len(source.shapes))
     known = model.state_dict()
     rules = tuple(KeyRule(key, (key,), SAME) for key in known)
     locations = {key: Location(key) for key in source.shapes}
@@ -236,7 +236,7 @@ def adapt(
             changes["head"] = "linear"
     if not changes:
         return model, tuple(entries)
-    new = on_meta(change(plan.config, **changes), len(state))
+    new = build_on_meta(change(plan.config, **changes), len(state))
     if "classes" in changes:
         entries = _new_head(new, state, entries)
     if "size" in changes and isinstance(model, ViT):

@@ -120,22 +120,22 @@ class NpzSource:
         m = self._members[key]
         try:
             if layer is None:
-                return self._whole(m)
+                return self._read_member(m)
             if m.info.compress_type == zipfile.ZIP_STORED and not m.fortran:
-                return self._slice(m, layer)
+                return self._read_layer(m, layer)
             if self._kept is None or self._kept[0] != key:
-                self._kept = (key, self._whole(m))
+                self._kept = (key, self._read_member(m))
             return self._kept[1][layer].clone()
         except FAULTS as error:
             if isinstance(error, WeightsError):
                 raise
             raise WeightsError(f"{key} in {self.path} is damaged ({error}). Download it again.") from error
 
-    def _whole(self, m: Member) -> Tensor:
+    def _read_member(self, m: Member) -> Tensor:
         shape = m.shape[::-1] if m.fortran else m.shape
         tensor = torch.empty(shape, dtype=m.dtype)
         if m.info.compress_type == zipfile.ZIP_STORED:
-            head = self._direct(m, tensor, 0)
+            head = self._read_into(m, tensor, 0)
             if zlib.crc32(bytes_of(tensor), zlib.crc32(head)) != m.info.CRC:
                 raise WeightsError(f"{m.info.filename} in {self.path} is damaged: its checksum differs.")
         else:
@@ -145,12 +145,12 @@ class NpzSource:
                 file.read(1)  # read to the end, where zipfile compares the checksum
         return tensor.permute(*range(tensor.ndim)[::-1]) if m.fortran else tensor
 
-    def _slice(self, m: Member, layer: int) -> Tensor:
+    def _read_layer(self, m: Member, layer: int) -> Tensor:
         tensor = torch.empty(m.shape[1:], dtype=m.dtype)
-        self._direct(m, tensor, layer * tensor.numel() * tensor.dtype.itemsize)
+        self._read_into(m, tensor, layer * tensor.numel() * tensor.dtype.itemsize)
         return tensor
 
-    def _direct(self, m: Member, tensor: Tensor, offset: int) -> bytes:
+    def _read_into(self, m: Member, tensor: Tensor, offset: int) -> bytes:
         """Read an uncompressed member into the tensor's memory, bypassing zipfile; returns the array's header."""
         with self.path.open("rb", buffering=0) as file:
             file.seek(m.info.header_offset)

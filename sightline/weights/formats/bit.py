@@ -123,7 +123,7 @@ def _format(names: BiTNames) -> Format:
             stem="7x7/2+pool" if found.kernel == 7 else "3x3/2",
             standardize_eps=names.eps,
         )
-        return Guess(config=config, image=config.image, warnings=_doubts(config, hints))
+        return Guess(config=config, image=config.image, warnings=_warnings(config, hints))
 
     def defaults(config: Config) -> Mapping[str, Any]:
         return {"norm_eps": 1e-5, "standardize_eps": names.eps}
@@ -143,7 +143,7 @@ def _format(names: BiTNames) -> Format:
     )
 
 
-def _doubts(config: BiTConfig, hints: Hints) -> tuple[str, ...]:
+def _warnings(config: BiTConfig, hints: Hints) -> tuple[str, ...]:
     if hints.get("size"):
         return ()
     trained = "" if config.classes == GOOGLE_21K else "; the fine-tuned BiT files of ILSVRC2012 were trained at 480"

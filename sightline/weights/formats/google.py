@@ -10,7 +10,7 @@ from typing import Any
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
-from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
+from sightline.weights.formats.format import Format, Hints, vit_config, why_not_plain
 from sightline.weights.formats.key_table import (
     CONV,
     DENSE,
@@ -18,7 +18,7 @@ from sightline.weights.formats.key_table import (
     SAME,
     KeyRule,
     Shapes,
-    concatenated,
+    concatenation,
     into_heads,
     layer_rules,
     out_of_heads,
@@ -108,7 +108,7 @@ def unsupported(config: Config) -> str | None:
         return "this layout is for ViT and hybrid"
     if c.position == "sincos" and c.position_at == "stem" and not isinstance(config, HybridConfig):
         c = ViTConfig(**{**vars(c), "position": "1d", "position_rows": 0})
-    if reason := not_plain(c, "the JAX ViT"):
+    if reason := why_not_plain(c, "the JAX ViT"):
         return reason
     for bad, what in (
         (c.distill_token, "distillation token"),
@@ -117,14 +117,14 @@ def unsupported(config: Config) -> str | None:
         (not c.qkv_bias, "attention without biases"),
         (c.final_norm == "pooled", "norm after the pooling"),
         (c.pool != "cls" and c.class_token, "class token beside another pooling"),
-        (isinstance(config, HybridConfig) and _modern(c), "hybrid in big_vision's layout"),
+        (isinstance(config, HybridConfig) and _needs_big_vision(c), "hybrid in big_vision's layout"),
     ):
         if bad:
             return f"Google's .npz does not support {what}"
     return None
 
 
-def _modern(c: ViTConfig) -> bool:
+def _needs_big_vision(c: ViTConfig) -> bool:
     """Whether only big_vision's layout can represent it: no position row for the class token, map pooling, waves."""
     return c.pool == "map" or c.position == "sincos" or (bool(c.class_token) and c.position_rows == 0)
 
@@ -132,8 +132,8 @@ def _modern(c: ViTConfig) -> bool:
 def key_rules(config: Config, shapes: Shapes) -> list[KeyRule]:
     c = vit_config(config)
     assert c is not None
-    at = "params/" if not shapes and _modern(c) else ""
-    linen = any("MultiHeadDotProductAttention_0" in k for k in shapes) if shapes else _modern(c)
+    at = "params/" if not shapes and _needs_big_vision(c) else ""
+    linen = any("MultiHeadDotProductAttention_0" in k for k in shapes) if shapes else _needs_big_vision(c)
     table = next((k for k in POSITIONS if k in shapes), POSITIONS[linen])
     out: list[KeyRule] = list(layer_rules("embed.proj", "embedding", CONV, names=KERNEL))
     if c.class_token:
@@ -167,9 +167,9 @@ def _attention(ours: str, at: str, c: ViTConfig) -> Iterator[KeyRule]:
     three = ("query", "key", "value")
     w, h = c.width, c.heads
     yield KeyRule(
-        ours + "qkv.weight", tuple(f"{at}{n}/kernel" for n in three), concatenated(w, w, w, each=into_heads(w, h))
+        ours + "qkv.weight", tuple(f"{at}{n}/kernel" for n in three), concatenation(w, w, w, each=into_heads(w, h))
     )
-    yield KeyRule(ours + "qkv.bias", tuple(f"{at}{n}/bias" for n in three), concatenated(w, w, w, each=per_head(w, h)))
+    yield KeyRule(ours + "qkv.bias", tuple(f"{at}{n}/bias" for n in three), concatenation(w, w, w, each=per_head(w, h)))
     yield from layer_rules(ours + "out", f"{at}out", out_of_heads(w, h), names=KERNEL)
 
 
@@ -180,10 +180,10 @@ def _map_pool(at: str, c: ViTConfig) -> Iterator[KeyRule]:
     yield KeyRule("pool.query.bias", (f"{inner}query/bias",), per_head(w, h))
     two = ("key", "value")
     yield KeyRule(
-        "pool.key_value.weight", tuple(f"{inner}{n}/kernel" for n in two), concatenated(w, w, each=into_heads(w, h))
+        "pool.key_value.weight", tuple(f"{inner}{n}/kernel" for n in two), concatenation(w, w, each=into_heads(w, h))
     )
     yield KeyRule(
-        "pool.key_value.bias", tuple(f"{inner}{n}/bias" for n in two), concatenated(w, w, each=per_head(w, h))
+        "pool.key_value.bias", tuple(f"{inner}{n}/bias" for n in two), concatenation(w, w, each=per_head(w, h))
     )
     yield from layer_rules("pool.out", f"{inner}out", out_of_heads(w, h), names=KERNEL)
     yield from layer_rules("pool.norm", f"{at}LayerNorm_0", names=SCALE)

@@ -9,7 +9,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import NO_FILE, Format, Hints, not_plain
+from sightline.weights.formats.format import NO_FILE, Format, Hints, why_not_plain
 from sightline.weights.formats.key_table import (
     LEADING,
     BlockNames,
@@ -89,7 +89,7 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
     d = _dialect_of(shapes)
     embeddings, first = d.at + "embeddings.", f"{d.at}{d.blocks}0."
     distill, registers = embeddings + "distillation_token" in shapes, embeddings + "register_tokens"
-    _refuse_unlike(shapes, d, distill=distill)
+    _refuse_incompatible(shapes, d, distill=distill)
     blocks = re.escape(d.at + d.blocks) + r"(\d+)\."
     keys = SizeKeys(
         d.at + PATCHES + "weight", blocks, first + d.block.fc1 + "weight", embeddings + "position_embeddings"
@@ -112,7 +112,7 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
     return Guess(config=config, image=image, warnings=tuple(warnings))
 
 
-def _refuse_unlike(shapes: Shapes, d: Dialect, *, distill: bool) -> None:
+def _refuse_incompatible(shapes: Shapes, d: Dialect, *, distill: bool) -> None:
     """Refuse models of transformers that share the names but not the computation."""
     head, double = shapes.get(d.head + "weight", ()), 2 * required_shape(shapes, d.at + PATCHES + "weight", 4)[0]
     for unlike, what in (
@@ -139,7 +139,7 @@ def unsupported(config: Config) -> str | None:
     if not isinstance(config, ViTConfig):
         return "transformers 5 has no hybrid" if isinstance(config, HybridConfig) else "this layout is for ViT"
     c = config
-    if reason := not_plain(c, "transformers' ViT"):
+    if reason := why_not_plain(c, "transformers' ViT"):
         return reason
     for bad, what in (
         (c.pool != "cls", "a class token in every ViT, so no other pooling"),

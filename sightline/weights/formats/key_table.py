@@ -40,7 +40,7 @@ ONE_BY_ONE = TensorMap(lambda t: t[0][:, :, 0, 0], lambda t: (t[:, :, None, None
 CONV_DENSE = TensorMap(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the same, in JAX's order
 
 
-def concatenated(*sizes: int, each: TensorMap = SAME) -> TensorMap:
+def concatenation(*sizes: int, each: TensorMap = SAME) -> TensorMap:
     """Several tensors of theirs are one of ours, along the first axis (query, key, value; class token, registers)."""
 
     def concatenate(tensors: Sequence[Tensor]) -> Tensor:
@@ -82,7 +82,7 @@ def layer_rules(
 def prefix_rule(tokens: Sequence[tuple[str, int]]) -> Iterator[KeyRule]:
     """The prefix tokens, from pairs of a key and its number of tokens; no rule if there are no tokens."""
     if present := [(key, n) for key, n in tokens if n]:
-        each = concatenated(*(n for _, n in present), each=LEADING)
+        each = concatenation(*(n for _, n in present), each=LEADING)
         yield KeyRule("prefix", tuple(key for key, _ in present), each)
 
 
@@ -101,7 +101,7 @@ class BlockNames:
 
 def block_rules(ours: str, theirs: str, names: BlockNames, c: ViTConfig) -> Iterator[KeyRule]:
     """One encoder block; `ours` and `theirs` are the prefixes of its keys."""
-    qkv = SAME if len(names.qkv) == 1 else concatenated(c.width, c.width, c.width)
+    qkv = SAME if len(names.qkv) == 1 else concatenation(c.width, c.width, c.width)
     yield from layer_rules(ours + "norm1", theirs + names.norm1)
     for part in ("weight", "bias") if c.qkv_bias else ("weight",):
         yield KeyRule(f"{ours}attn.qkv.{part}", tuple(theirs + name + part for name in names.qkv), qkv)

@@ -50,7 +50,7 @@ def normalize_keys(shapes: Shapes) -> NormalizedKeys:
 
 def _strip_jax_prefix(names: dict[str, str], shapes: Shapes) -> tuple[dict[str, str], list[KeyFate]]:
     """Keep only the parameters of the image model of a JAX tree."""
-    flat = {_unnumbered(k): k for k in names}
+    flat = {_without_numbers(k): k for k in names}
     tree = next((t for t in JAX_PREFIXES if any(t + root in flat for root in ROOTS)), "")
     kept = {k.removeprefix(tree): v for k, v in names.items() if k.startswith(tree)}
     left = [
@@ -81,7 +81,7 @@ def _strip_prefixes(names: dict[str, str], shapes: Shapes) -> tuple[dict[str, st
     return names, left
 
 
-def _unnumbered(name: str) -> str:
+def _without_numbers(name: str) -> str:
     return re.sub(r"standardized_conv2d_\d+/", "standardized_conv2d/", name)
 
 
@@ -94,4 +94,4 @@ def _split_stack(name: str, shape: tuple[int, ...]) -> list[tuple[str, int | Non
         return [(f"Transformer/encoderblock_{i}/{rest}", i) for i in range(shape[0])]
     # DINOv2 trains in chunks of blocks; the second number already runs through the whole model
     name = re.sub(r"^blocks\.\d+\.(\d+\.)", r"blocks.\1", name)
-    return [(_unnumbered(name), None)]
+    return [(_without_numbers(name), None)]
