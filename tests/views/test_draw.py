@@ -22,7 +22,9 @@ def all_axes(figure):
 
 def drawn_types():
     """Those of the package; tests define others."""
-    return {kind for kind in _subclasses(sl.Result) if kind.__module__.startswith("sightline.") and kind is not sl.Result}
+    return {
+        kind for kind in _subclasses(sl.Result) if kind.__module__.startswith("sightline.") and kind is not sl.Result
+    }
 
 
 def test_every_type_has_one_view_and_an_example():
