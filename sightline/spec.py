@@ -155,13 +155,13 @@ class Result:
             values = {k: _lists_to_tuples(v) for k, v in head["values"].items()}
             if "about" not in values:
                 values = _upgrade_version_1(values, {f.name for f in fields(kind)})
-            return kind(**held, **values | {"about": about_from_json(values["about"])})
+            return kind(**held, **values | {"about": about_of(values["about"])})
         except (TypeError, AttributeError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
             raise ValueError(f"{path} holds {what}: compute it again.") from error
 
 
-def about_from_json(values: dict[str, Any]) -> About:
+def about_of(values: dict[str, Any]) -> About:
     """An `About` from its JSON form."""
     return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
 

@@ -31,18 +31,18 @@ class Shortcut:
 class Shortcuts(nn.Module):
     """Taps for the skip and the branch of one unit. They get copies, because many units add in place."""
 
-    def __init__(self, pair: Shortcut):
+    def __init__(self, found: Shortcut):
         super().__init__()
-        object.__setattr__(self, "pair", pair)  # a reference, not a submodule
+        object.__setattr__(self, "found", found)  # a reference, not a submodule
         self.skip, self.branch = Tap(), Tap()
 
     def tap_hooks(self) -> Iterator[Hook]:
-        pair: Any = self.pair
+        found: Any = self.found
         if self.skip.watched:
-            side = "in" if pair.skip is None else "out"
-            yield pair.skip or pair.unit, side, lambda t: self.skip(t.clone())  # type: ignore[misc]
+            side = "in" if found.skip is None else "out"
+            yield found.skip or found.unit, side, lambda t: self.skip(t.clone())  # type: ignore[misc]
         if self.branch.watched:
-            yield pair.branch, "out", lambda t: self.branch(t.clone())
+            yield found.branch, "out", lambda t: self.branch(t.clone())
 
 
 def shortcut(unit: nn.Module, seen: dict[nn.Module | None, Tensor], out: Tensor) -> Shortcut | None:

@@ -9,7 +9,7 @@ import click
 
 import sightline as sl
 from sightline.cli.options import Size
-from sightline.cli.shell import format_bytes, verb
+from sightline.cli.shell import memory, verb
 from sightline.cli.shell import show as print_table
 
 
@@ -83,10 +83,10 @@ def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
         **description.settings,
         **({"grid": config.grid, "tokens": cost.tokens} if cost.tokens else {"stride": config.stride}),
         "parameters": cost.parameters,
-        "parameter memory": format_bytes(cost.parameter_bytes),
+        "parameter memory": memory(cost.parameter_bytes),
         "GMAC per image": round(cost.gmacs, 3),
         **share,
-        "training activations per image": format_bytes(cost.activation_bytes),
+        "training activations per image": memory(cost.activation_bytes),
         "pixel mean": config.image.mean,
         "pixel std": config.image.std,
     }

@@ -126,7 +126,7 @@ def format_value(value: Any) -> str:
             return str(value)
 
 
-def format_bytes(count: int) -> str:
+def memory(count: int) -> str:
     """Format a number of bytes."""
     return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
 

@@ -19,7 +19,7 @@ from sightline.data.datasets import Dataset
 from sightline.evals import feature_table
 from sightline.evals.feature_table import FeatureTable
 from sightline.models.taps import record
-from sightline.observe.identity import encoder_config, source
+from sightline.observe.identity import plan_of, source
 from sightline.observe.images import fingerprint
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe, place
 from sightline.observe.selection import (
@@ -177,7 +177,7 @@ class ExtractionPass:
 
 def describe(model: Any) -> str:
     """A short description of a model, for captions."""
-    plan, file = encoder_config(model), source(model)
+    plan, file = plan_of(model), source(model)
     sizes = [f"{n} {getattr(plan, n)}" for n in ("width", "depth", "units") if getattr(plan, n, None)]
     name = type(getattr(model, "inner", model)).__name__ + (f" ({', '.join(sizes)})" if sizes else "")
     return f"{name} from {Path(file).name}" if file else name

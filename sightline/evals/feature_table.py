@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from sightline.observe.selection import END, MissingTokenError, Tokens, pool_tokens
-from sightline.spec import About, about_from_json, from_json, to_json
+from sightline.spec import About, about_of, from_json, to_json
 
 NAMES = {torch.float32: "F32", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64, "BOOL": np.bool_}
@@ -153,7 +153,7 @@ class FeatureTable:
             grids=grids,
             prefix=head["prefix"],
             how=head["how"],
-            about=about_from_json(head.get("about", {})),
+            about=about_of(head.get("about", {})),
         )
 
 

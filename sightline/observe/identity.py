@@ -54,12 +54,12 @@ def parts(model: Any) -> tuple[Part, ...]:
 
 def type_and_size(model: Any) -> str:
     """A display name for a model without one: its class, depth and width."""
-    plan = encoder_config(model)
+    plan = plan_of(model)
     size = "x".join(str(getattr(plan, key)) for key in ("depth", "width") if getattr(plan, key, None))
     return f"{type(getattr(model, 'inner', model)).__name__} {size}".strip()
 
 
-def encoder_config(model: Any) -> Any:
+def plan_of(model: Any) -> Any:
     """The configuration of the encoder, else of the whole model."""
     return getattr(model, "encoder_config", getattr(model, "config", None))
 
@@ -81,7 +81,7 @@ def kind(model: Any, known: Sequence[Part]) -> str:
 
 def pool(model: Any) -> str:
     """What the head reads: cls, gap, or the map of a CNN."""
-    return str(getattr(encoder_config(model), "pool", "")) if attention_blocks(model) else "map"
+    return str(getattr(plan_of(model), "pool", "")) if attention_blocks(model) else "map"
 
 
 def distinct_names(names: Sequence[str], sources: Sequence[str]) -> tuple[str, ...]:

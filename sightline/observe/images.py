@@ -108,13 +108,13 @@ class ImageSource:
         each = {spec: d.batches(spec, batch=self.batch, device=None) for spec in specs}
         for made in zip(*each.values()):
             bytes_ = {spec: images for spec, (images, _) in zip(each, made)}
-            yield Batch(tuple(_to_model(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
+            yield Batch(tuple(_place(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
 
     def _iterate(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         rows = self._rows(repeat)
         while chunk := list(itertools.islice(rows, self.batch)):
             raws, labels = zip(*chunk)
-            images = tuple(_to_model(model_batch(raws, s.image), s) for s in observed)
+            images = tuple(_place(model_batch(raws, s.image), s) for s in observed)
             yield Batch(images, None if any(l is None for l in labels) else torch.as_tensor(labels))
 
     def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
@@ -127,7 +127,7 @@ class ImageSource:
             return (_pair(data[int(i)]) for i in order[: self.n])
         if repeat and self.is_iterator:
             raise ValueError("An iterator can be used only once: give a list or a Dataset for repeats.")
-        return itertools.islice(itertools.chain.from_iterable(map(_split_batch, data)), self.n)
+        return itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n)
 
 
 # fingerprints of the datasets in use, so that a series of analyses reads the images for it only once
@@ -189,14 +189,14 @@ def _holds_single_images(data: Sequence) -> bool:
     return len(data) > 0 and getattr(_pair(data[0])[0], "ndim", 3) == 3
 
 
-def _split_batch(item: Any) -> Iterator[tuple[Any, Any]]:
+def _unbatched(item: Any) -> Iterator[tuple[Any, Any]]:
     image, label = _pair(item)
     if isinstance(image, Tensor | np.ndarray) and image.ndim == 4:
         return zip(image, itertools.repeat(None) if label is None else label)
     return iter([(image, label)])
 
 
-def _to_model(images: Tensor, s: ObservedModel) -> Tensor:
+def _place(images: Tensor, s: ObservedModel) -> Tensor:
     device, dtype = s.place
     return images.to(device=device, dtype=dtype)
 

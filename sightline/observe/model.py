@@ -110,7 +110,7 @@ def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
     made = ObservedModel(model=model, image=spec, parts=identity.parts(model), grid=(1, 1), prefix=0, pool="gap")
     with evaluation_mode(made):
         out = model.features(made.blank())  # type: ignore[operator]
-    pool = getattr(identity.encoder_config(model), "pool", "cls" if out.prefix.shape[1] else "gap")
+    pool = getattr(identity.plan_of(model), "pool", "cls" if out.prefix.shape[1] else "gap")
     return replace(made, grid=out.grid, prefix=out.prefix.shape[1], pool=pool, width=out.tokens.shape[-1])
 
 

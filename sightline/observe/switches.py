@@ -91,7 +91,7 @@ def _remove_token(token: int) -> Callable:
 def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) -> None:
     if isinstance(s.model, ViT):
         tap: nn.Module = block.attn.per_head  # type: ignore[assignment, union-attr]
-        stack.callback(tap.register_forward_hook(lambda module, args, out: _zero_head(out, head)).remove)
+        stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
         return
     hits: list[int] = []
     running = _track_running(block, stack)
@@ -101,7 +101,7 @@ def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) ->
         if not running:
             return out
         hits.append(1)
-        return _zero_head(out, head)
+        return _silent(out, head)
 
     def check(module: nn.Module, args: Any, output: Any) -> None:
         if not hits:
@@ -121,7 +121,7 @@ def _track_running(block: nn.Module, stack: ExitStack) -> list[bool]:
     return running
 
 
-def _zero_head(out: Tensor, head: int) -> Tensor:
+def _silent(out: Tensor, head: int) -> Tensor:
     out = out.clone()
     out[:, head] = 0
     return out
