@@ -124,7 +124,7 @@ class AdoptedViT(AdoptedModel):
 
     def __init__(self, inner: nn.Module, encoder: Blocks, **about: Any):
         super().__init__(inner, **about)
-        object.__setattr__(self, "encoder", encoder)
+        object.__setattr__(self, "found", encoder)
         self.embed, self.encoder_input, self.norm = Tap(), Tap(), Tap()
         self.blocks = nn.ModuleList(BlockTaps(b) for b in encoder.blocks)
 
@@ -195,7 +195,7 @@ class AdoptedViT(AdoptedModel):
                 raise AdoptionError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
 
     def tap_hooks(self) -> list[Hook]:
-        encoder: Blocks = self.encoder  # type: ignore[assignment]
+        encoder: Blocks = self.found  # type: ignore[assignment]
         hooks: list[Hook] = [h for spy in self.blocks for h in spy.tap_hooks()]  # type: ignore[operator]
         if self.embed.watched:
             hooks.append((encoder.embed, "out", lambda t: self.embed(t.flatten(2).mT)))
@@ -217,11 +217,11 @@ class AdoptedViT(AdoptedModel):
             lambda block: blocks[block].attn["probs"].watched,
         )
         object.__setattr__(self, "attention", feed)  # its `error` is read afterwards
-        with temporary_hooks(_block_hooks(feed, self.encoder.blocks)), feed.mode():  # type: ignore[union-attr, arg-type]
+        with temporary_hooks(_block_hooks(feed, self.found.blocks)), feed.mode():  # type: ignore[union-attr, arg-type]
             yield
 
     def last_layer(self) -> tuple[nn.Module, Literal["in", "out"]]:
-        return self.encoder.norm, "out"  # type: ignore[return-value]
+        return self.found.norm, "out"  # type: ignore[return-value]
 
     def classifier_layer(self) -> nn.Module | None:
         return _head(self.inner)

@@ -1,13 +1,11 @@
 """Multinomial logistic regression (independent if rows have several labels) by full-batch L-BFGS in float64."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sightline.evals.probing.ridge import PARTS, Scaling, check_l2
+from sightline.evals.probing.ridge import Scaling, candidates, check_l2
 
 STEPS = 300
 SWEEP = tuple(10.0**i for i in range(-6, 2))  # of the penalty l2 / 2 |w|^2 added to the mean loss
@@ -49,11 +47,8 @@ def best_l2(
     features: Float[Tensor, "n d"], labels: Tensor, sweep: tuple[float, ...], *, classes: int, ranks: Int[Tensor, " n"]
 ) -> float:
     """The l2 with the smallest loss on a held-out fifth of each class; the first value if nothing can be held out."""
-    for l2 in sweep:
-        check_l2(l2)
-    usual = sorted(sweep, key=lambda l2: abs(math.log(l2 / USUAL)))
-    parts = min(PARTS, int(ranks.max()) + 1)
-    if len(sweep) == 1 or parts == 1:
+    usual, parts = candidates(sweep, ranks, prefer=USUAL)
+    if len(usual) == 1:
         return usual[0]
     out = ranks % parts == parts - 1
     scaling = Scaling.of(features[~out])

@@ -144,6 +144,15 @@ def apply(features: Tensor, weights: Float[Tensor, "e k"], scaling: Scaling) -> 
         yield scaling(features[start : start + ROWS]) @ weights
 
 
+def candidates(sweep: tuple[float, ...], ranks: Int[Tensor, " n"], *, prefer: float) -> tuple[list[float], int]:
+    """The values of l2 to compare, nearest to `prefer` first, and the number of folds; one value for one fold."""
+    for l2 in sweep:
+        check_l2(l2)
+    parts = min(PARTS, int(ranks.max()) + 1)
+    usual = sorted(sweep, key=lambda l2: abs(math.log(l2 / prefer)))
+    return (usual if parts > 1 else usual[:1]), parts
+
+
 def best_l2(
     features: Float[Tensor, "n d"], labels: Tensor, sweep: tuple[float, ...], *, classes: int, ranks: Int[Tensor, " n"]
 ) -> float:
@@ -153,11 +162,8 @@ def best_l2(
     Best means highest accuracy, or smallest squared error for rows of several classes; ties go to the value nearest to
     2**10. If there is only one rank, nothing can be held out, and the value nearest to 2**10 is returned.
     """
-    for l2 in sweep:
-        check_l2(l2)
-    usual = sorted(sweep, key=lambda l2: abs(math.log(l2 / L2)))
-    parts = min(PARTS, int(ranks.max()) + 1)
-    if len(sweep) == 1 or parts == 1:
+    usual, parts = candidates(sweep, ranks, prefer=L2)
+    if len(usual) == 1:
         return usual[0]
     if labels.ndim == 2 and all(bool((rows.sum(1) == 1).all()) for rows in labels.split(ROWS)):
         labels = torch.cat([rows.int().argmax(1) for rows in labels.split(ROWS)])
