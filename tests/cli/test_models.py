@@ -4,17 +4,7 @@ import json
 
 import pytest
 
-from sightline.cli import main
-
-
-def run(capsys, *arguments):
-    try:
-        main(arguments)
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    out = capsys.readouterr()
-    return code, out.out, out.err
+from tests.command import run
 
 
 def test_models_lists_what_matches(capsys):

@@ -10,13 +10,13 @@ import pytest
 from markupsafe import escape
 
 import sightline as sl
-from sightline.cli import main
 from sightline.report.page import sentence
 from sightline.spec import from_json
 from sightline.studies.claims import CLAIMS
 from sightline.views import table
 from sightline.views.payload import coarser, plane
 from sightline.views.table import view_of
+from tests.command import run
 from tests.views import makers
 
 EVERY = makers.every()
@@ -192,16 +192,6 @@ def test_a_page_has_room_for_one_image_at_least():
     assert whole["shape"][0] == 2
     assert small["shape"][0] == 1
     assert "1 of 2 images" in small["notice"]
-
-
-def run(capsys, *arguments):
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = stop.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture
