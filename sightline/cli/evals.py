@@ -263,5 +263,5 @@ def vtab(
     """
     result = sl.vtab(sl.observe.open_model(model, size=size), suite, tasks=tasks or None, root=root, **batches)
     save_result(result, save)
-    rows = sl.evals.beside_references(result)
+    rows = sl.evals.vtab_rows(result)
     show({"rows": rows, **result.summary()} if as_json else rows, as_json, title=result.caption)

@@ -160,11 +160,11 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
     return run
 
 
-def beside_references(result: Vtab) -> list[dict[str, Any]]:
+def vtab_rows(result: Vtab) -> list[dict[str, Any]]:
     """One row per task, group and overall mean; for VTAB-1k with the paper's results for comparison.
 
     >>> from dataclasses import replace
-    >>> sl.evals.beside_references(replace(sl.evals.vtab_references()[0], suite="scenes-vtab"))[0]["task"]
+    >>> sl.evals.vtab_rows(replace(sl.evals.vtab_references()[0], suite="scenes-vtab"))[0]["task"]
     'caltech101'
     """
     others = vtab_references() if result.suite == "vtab" else ()
