@@ -167,7 +167,7 @@ def about_of(values: dict[str, Any]) -> About:
 
 
 def _upgrade_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Version 1 files stored in `how` what is now in fields of its own; they have no fingerprints."""
+    """Version 1 files stored in `how` what now has its own fields; they have no fingerprints."""
     how = dict(values.get("how", {}))
     models = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
     about = {"models": tuple(models), "analysis": str(how.pop("analysis", ""))}

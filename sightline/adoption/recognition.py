@@ -27,7 +27,7 @@ def adopt(module: nn.Module, image: ImageSpec | None = None) -> AdoptedModel:
     if isinstance(module, AdoptedModel):
         return module
     if isinstance(module, ViT | BiT):
-        raise AdoptionError(f"A {type(module).__name__} of Sightline needs no adoption: use it as it is.")
+        raise AdoptionError(f"A {type(module).__name__} of Sightline needs no adoption: use it directly.")
     refuse_windows(module)
     training = module.training
     module.eval()

@@ -64,7 +64,7 @@ class Weights:
             return self._download()
         except UnreachableError as error:
             raise WeightsError(
-                f"{self.name} is not on this machine. {error} Fetch {self.source} where there is a network and use the "
+                f"{self.name} is not on this machine. {error} Download {self.source} elsewhere and use the "
                 "local file: sl.load('FILE'), or sightline convert FILE model.safetensors --to sightline."
             ) from error
         except FetchError as error:

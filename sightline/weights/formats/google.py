@@ -116,7 +116,7 @@ def unsupported(config: Config) -> str | None:
         (c.layer_scale is not None, "LayerScale"),
         (not c.qkv_bias, "attention without biases"),
         (c.final_norm == "pooled", "norm after the pooling"),
-        (c.pool != "cls" and c.class_token, "class token beside another pooling"),
+        (c.pool != "cls" and c.class_token, "a class token with another pooling"),
         (isinstance(config, HybridConfig) and _needs_big_vision(c), "hybrid in big_vision's layout"),
     ):
         if bad:
