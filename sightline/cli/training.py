@@ -35,11 +35,16 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10000)."),
             click.option("--fraction", type=float, help="Train on this fraction of the training data."),
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled to it."),
-            click.option("--seed", default=0, show_default=True),
+            click.option("--seed", default=0, show_default=True, help="Random seed."),
             click.option(
                 "--workers", default=0, show_default=True, help="Number of processes that decode and augment images."
             ),
-            click.option("--parallel", type=click.Choice(["ddp", "fsdp"]), default="ddp", help="Under torchrun."),
+            click.option(
+                "--parallel",
+                type=click.Choice(["ddp", "fsdp"]),
+                default="ddp",
+                help="How to distribute training under torchrun.",
+            ),
             click.option("--device", help="cpu, cuda or mps; by default the accelerator, if there is one."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
             click.option(

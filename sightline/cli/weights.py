@@ -25,7 +25,7 @@ from sightline.cli.shell import show, verb
 )
 @click.option("--report", "full", is_flag=True, help="Show what happened to every key.")
 @click.option("--no-verify", is_flag=True, help="Skip the check of probe outputs, and do not write any.")
-@click.option("--heads", type=int, help="Number of attention heads, if the file does not tell.")
+@click.option("--heads", type=int, help="Number of attention heads, if the file does not determine it.")
 @click.option("--size", type=int, help="Resample position embeddings to this image size.")
 @click.option(
     "--method", default="paper", show_default=True, help="Resampling method: paper, timm, timm-npz, hf or torchvision."
