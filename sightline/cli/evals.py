@@ -197,7 +197,7 @@ def probe(
 @click.option("--queries", default=15, show_default=True, help="Images per class to classify.")
 @click.option("--episodes", "count", default=600, show_default=True, help="Number of episodes.")
 @click.option("--classifier", type=click.Choice(["prototype", "ridge"]), default="prototype", show_default=True)
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Random seed.")
 @held_out_option
 @feature_options
 def episodes(
