@@ -93,7 +93,7 @@ Model = nn.Module | ObservedModel  # what an analysis takes
 
 
 def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
-    """Prepare any model for observation; others than ours are adopted. A blank image determines its grid. An
+    """Prepare any model for observation: other libraries' models are adopted, and a blank image determines the grid. An
     ObservedModel is returned unchanged.
 
     `image` overrides the model's own preprocessing: at another size it has another grid.

@@ -203,9 +203,7 @@ def check_finite(key: str, tensor: Tensor) -> Tensor:
             if np.isfinite(np.dot(flat, flat)):
                 return tensor
     if tensor.is_floating_point() and (bad := int((~torch.isfinite(tensor)).sum())):
-        raise WeightsError(
-            f"{bad} of the {tensor.numel()} values of {key} are NaN or infinite: the weights are broken."
-        )
+        raise WeightsError(f"{key} has {bad} NaN or infinite values out of {tensor.numel()}: the weights are broken.")
     return tensor
 
 

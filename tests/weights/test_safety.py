@@ -210,7 +210,7 @@ def test_values_that_are_no_weights(tmp_path):
     arrays = google_npz()
     arrays["head/kernel"][3, 2] = np.nan
     np.savez(tmp_path / "nan.npz", **arrays)
-    refused(tmp_path / "nan.npz", "1 of the 640 values of head/kernel are NaN or infinite")
+    refused(tmp_path / "nan.npz", "head/kernel has 1 NaN or infinite values out of 640")
     arrays["head/kernel"] = np.zeros((64, 10), dtype=np.int32)
     np.savez(tmp_path / "int.npz", **arrays)
     refused(tmp_path / "int.npz", "head/kernel has type int32; expected floating point")
