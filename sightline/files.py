@@ -1,4 +1,4 @@
-"""File operations that differ between operating systems: locks between processes, reads at an offset."""
+"""What operating systems do differently with files: locks between processes, reads at an offset."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ else:
 
 @contextmanager
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock file `path`, created if missing: only one thread of one process holds it at a time.
+    """Hold the lock file `path`, which is created where it is missing: one process, and one thread of it, at a time.
 
     Without `wait`, BlockingIOError is raised if it is already held. The system releases the lock when the process
     ends, however it ends. On a file system without locks, the caller proceeds without one.
@@ -49,7 +49,7 @@ def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     if not thread.acquire(blocking=wait):
         raise BlockingIOError(errno.EAGAIN, "another thread holds the lock", str(path))
     try:
-        with path.open("a") as file:  # "w" would truncate whatever a link of this name points to
+        with path.open("a") as file:  # "w" would empty whatever a link of this name points to
             held = _acquire(file.fileno(), path, wait)
             try:
                 yield

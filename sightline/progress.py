@@ -79,7 +79,7 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
 
 @contextmanager
 def byte_progress(label: str, *, total: int | None, completed: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar for a transfer; call the function it yields with the number of bytes received so far."""
+    """A bar for a transfer; call what it yields with the number of bytes that have arrived."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(label, total=total, completed=completed)

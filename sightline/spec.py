@@ -109,7 +109,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Base class of everything that a measurement or an analysis returns.
+    """Base of everything that a measurement or an analysis returns: data that knows what it is.
 
     Subclasses add arrays (numpy) and plain values as fields. One `.npz` file holds one result.
 
@@ -127,7 +127,7 @@ class Result:
         return {}
 
     def save(self, path: str | Path) -> Path:
-        """Write to `path` (an .npz) atomically: a reader sees either the old file or the new one."""
+        """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
         with atomic(path) as partial, partial.open("wb") as file:
             pack(self, file)
         return Path(path)
@@ -143,7 +143,7 @@ class Result:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
         _import_type(str(head["type"]))
-        kinds = {kind.__name__: kind for kind in _subclasses(cls)}
+        kinds = {kind.__name__: kind for kind in _family(cls)}
         if head["type"] not in kinds:
             expected = f"expected one of {', '.join(sorted(kinds))}"
             raise ValueError(
@@ -152,7 +152,7 @@ class Result:
             )
         kind = kinds[head["type"]]
         try:
-            values = {k: _lists_to_tuples(v) for k, v in head["values"].items()}
+            values = {k: _tuples(v) for k, v in head["values"].items()}
             if "about" not in values:
                 values = _upgrade_version_1(values, {f.name for f in fields(kind)})
             return kind(**held, **values | {"about": about_of(values["about"])})
@@ -183,9 +183,9 @@ def _import_type(name: str) -> None:
             getattr(public, name)
 
 
-def _subclasses(cls: type[Result]) -> list[type[Result]]:
+def _family(cls: type[Result]) -> list[type[Result]]:
     subclasses: list[type[Result]] = cls.__subclasses__()
-    return [cls, *(kind for sub in subclasses for kind in _subclasses(sub))]
+    return [cls, *(kind for sub in subclasses for kind in _family(sub))]
 
 
 def pack(result: Result, file: IO[bytes]) -> None:
@@ -266,18 +266,18 @@ def legible(text: str) -> str:
     return WRITTEN.sub(lambda m: "not a number" if m[2] == "nan" else f"{m[1]}∞", text)
 
 
-def _lists_to_tuples(value: Any) -> Any:
+def _tuples(value: Any) -> Any:
     """JSON has only lists, results use tuples: convert lists to tuples."""
     if isinstance(value, list):
-        return tuple(_lists_to_tuples(v) for v in value)
+        return tuple(_tuples(v) for v in value)
     if isinstance(value, dict):
-        return {k: _lists_to_tuples(v) for k, v in value.items()}
+        return {k: _tuples(v) for k, v in value.items()}
     return value
 
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """A temporary file next to `path` to write into; it replaces `path` in one step, or is removed on any error."""
+    """A file beside `path` to write into; it takes the place of `path` in one step, or vanishes on any error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -33,7 +33,7 @@ class AdoptedConfig:
 
 
 class AdoptedModel(nn.Module):
-    """The wrapper. `inner` is the model itself, `config` its configuration, `image` its preprocessing.
+    """The wrapper. `inner` is the model itself, `config` what was found out, `image` how its images are prepared.
 
     `model(pixels)` gives logits, `model.features(pixels)` tokens, grid and pooled vector; `sl.record` takes the paths
     of `model.anatomy()`, which are named as in Sightline's own models.

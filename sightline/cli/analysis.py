@@ -11,7 +11,7 @@ import click
 
 import sightline as sl
 from sightline.cli.options import FOLDER, Words, combine_options, held_out_option, size_option
-from sightline.cli.shell import format_value, show, verb
+from sightline.cli.shell import show, text, verb
 
 SHOWN = 3  # numbers per result in the table; the saved file has all of them
 options = combine_options(
@@ -96,4 +96,4 @@ def print_outcomes(outcomes: list[sl.analysis.Outcome], as_json: bool, title: st
 def first_numbers(numbers: dict[str, float] | None) -> str:
     """The first few numbers of a summary."""
     few = list((numbers or {}).items())[:SHOWN]
-    return "; ".join(f"{name} {format_value(value)}" for name, value in few)
+    return "; ".join(f"{name} {text(value)}" for name, value in few)

@@ -14,9 +14,9 @@ from sightline.cli.shell import show, verb
 
 @verb
 @click.option("--data", default="scenes/count", show_default=True, help="Scenes, or a dataset such as cifar10.")
-@click.option("--minutes", default=10.0, show_default=True, help="Approximate duration on two cores.")
-@click.option("--out", default="demo", show_default=True, type=FOLDER, help="Output folder.")
-@click.option("--seed", default=0, show_default=True, help="Random seed.")
+@click.option("--minutes", default=10.0, show_default=True, help="About how long it takes on two cores.")
+@click.option("--out", default="demo", show_default=True, type=FOLDER, help="Folder for everything it writes.")
+@click.option("--seed", default=0, show_default=True, help="Seed of models, data and draws.")
 def demo(data: str, minutes: float, out: str, seed: int, as_json: bool) -> None:
     """Train small models of every family, measure and analyze them, and write one page.
 

@@ -154,7 +154,7 @@ def print_evaluation(result: sl.Result, *, per_class: bool, confused: int, as_js
 @click.option("--layers", type=Words(), default="blocks", show_default=True,
               help="blocks, features, or module paths separated by commas.")  # fmt: skip
 @click.option("--probe", "kind", default="ridge", show_default=True, help="ridge, logistic or knn.")
-@click.option("--shots", type=int, help="Training images per class. By default all.")
+@click.option("--shots", type=int, help="Training images per class; by default all.")
 @click.option("--seeds", default=1, show_default=True, help="Number of draws of the shots.")
 @split_options
 @feature_options

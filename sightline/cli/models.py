@@ -55,9 +55,9 @@ def print_weights(glob: str, as_json: bool) -> None:
 @click.option("--size", type=Size(), help="Image size: 384, or 384x256 (height x width).")
 @click.option("--classes", type=int, help="Number of classes; 0 for features only.")
 @click.option("--parts", is_flag=True, help="List every recordable tensor with its module path.")
-@click.option("--growth", is_flag=True, help="Show how the cost of attention grows as patches shrink to pixels.")
+@click.option("--growth", is_flag=True, help="Show how attention grows as patches shrink to pixels.")
 def show(name: str, size: Any, classes: int | None, parts: bool, growth: bool, as_json: bool) -> None:
-    """Describe the model NAME: its configuration and its cost.
+    """Describe the model NAME: its configuration and what it costs.
 
     Example: sightline show vit-b16 --size 384
     """

@@ -16,10 +16,10 @@ from sightline.cli.verbs import VERBS
 
 # appended to the help of every verb that takes this argument
 ARGUMENTS = {
-    "model": "MODEL is a weights file, a run folder, a published name (sightline models --weights), "
+    "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), "
     "FILE.py:FUNCTION (a function of yours that returns a timm, transformers, torchvision or other module), or the "
     "name of a variant (sightline models), which has random weights.",
-    "data": "DATA is a folder with one subfolder per class, a name (sightline data list), a manifest (.csv, "
+    "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
     ".jsonl), arrays (.npz), shards (.tar), or hf:OWNER/NAME.",
 }
 
@@ -99,13 +99,11 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(
-            *(Text(format_value(value)) for value in row.values())
-        )  # no markup: a file may be called [red].jpg
+        table.add_row(*(Text(text(value)) for value in row.values()))  # not markup: a file may be called [red].jpg
     Console().print(table)
 
 
-def format_value(value: Any) -> str:
+def text(value: Any) -> str:
     """Format a value for a table."""
     match value:
         case None:
@@ -121,7 +119,7 @@ def format_value(value: Any) -> str:
         case (int(), int()):
             return f"{value[0]} x {value[1]}"
         case tuple() | list():
-            return ", ".join(map(format_value, value))
+            return ", ".join(map(text, value))
         case _:
             return str(value)
 
@@ -147,18 +145,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        exit_with_error(error.format_message())
+        complain(error.format_message())
     except (KeyboardInterrupt, click.Abort) as error:
         sys.exit(f"sightline: {str(error) or 'stopped'}.")
     except BrokenPipeError:
         sys.exit(0)
     except (ValueError, FileNotFoundError) as error:
-        exit_with_error(str(error))
+        complain(str(error))
     except ConnectionError as error:  # another process of the job died
         sys.exit(f"sightline: {error}")
 
 
-def exit_with_error(message: str) -> None:
-    """Print one sentence for the user and exit with code 2."""
+def complain(message: str) -> None:
+    """One sentence to the user, exit code 2."""
     click.echo(f"sightline: {' '.join(message.split())}", err=True)
     sys.exit(2)

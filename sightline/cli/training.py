@@ -33,18 +33,11 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--val", help="Validation data: a split, a fraction of the training data such as 0.1, or none."
             ),
             click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10000)."),
-            click.option("--fraction", type=float, help="Train on this fraction of the training data."),
-            click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled to it."),
-            click.option("--seed", default=0, show_default=True, help="Random seed."),
-            click.option(
-                "--workers", default=0, show_default=True, help="Number of processes that decode and augment images."
-            ),
-            click.option(
-                "--parallel",
-                type=click.Choice(["ddp", "fsdp"]),
-                default="ddp",
-                help="How to distribute training under torchrun.",
-            ),
+            click.option("--fraction", type=float, help="Train on this share of the training data."),
+            click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
+            click.option("--seed", default=0, show_default=True),
+            click.option("--workers", default=0, show_default=True, help="Processes that prepare images."),
+            click.option("--parallel", type=click.Choice(["ddp", "fsdp"]), default="ddp", help="Under torchrun."),
             click.option("--device", help="cpu, cuda or mps; by default the accelerator, if there is one."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
             click.option(

@@ -24,8 +24,8 @@ from sightline.cli.shell import show, verb
     help="Format to write.",
 )
 @click.option("--report", "full", is_flag=True, help="Show what happened to every key.")
-@click.option("--no-verify", is_flag=True, help="Skip the check of probe outputs, and do not write any.")
-@click.option("--heads", type=int, help="Number of attention heads, if the file does not determine it.")
+@click.option("--no-verify", is_flag=True, help="Neither replay nor write probe images.")
+@click.option("--heads", type=int, help="Number of attention heads, where the file does not say.")
 @click.option("--size", type=int, help="Resample position embeddings to this image size.")
 @click.option(
     "--method", default="paper", show_default=True, help="Resampling method: paper, timm, timm-npz, hf or torchvision."

@@ -14,7 +14,7 @@ from sightline.data.images import EncodedImage, Pixels, RawImage, decode
 from sightline.data.labeled import LabeledImages
 from sightline.spec import ImageSpec
 
-FINGERPRINT_IMAGES = 64  # images that are hashed for a fingerprint
+FINGERPRINT_IMAGES = 64  # images that enter a fingerprint
 
 
 class Dataset(LabeledImages):

@@ -17,7 +17,7 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 def download(url: str, target: Path, checksum: str = "") -> Path:
-    """Download `url` to `target`. If the file already exists with the right checksum, nothing is transferred.
+    """Download `url` to `target`. If it is there already with the right checksum, nothing is transferred.
 
     `checksum` is "md5:..." or "sha256:...", possibly shortened, or empty where none is published. The bytes go to a
     `.part` file, which a later call resumes and which is renamed once its checksum is right.
@@ -28,7 +28,7 @@ def download(url: str, target: Path, checksum: str = "") -> Path:
         part = target.with_name(target.name + ".part")
         resumed = part.exists()
         _receive(url, part, unversioned=bool(checksum))
-        if not has_checksum(part, checksum) and resumed:  # the old partial file may be wrong: start over
+        if not has_checksum(part, checksum) and resumed:  # perhaps the old part is wrong: start from zero
             part.unlink()
             _receive(url, part, unversioned=False)
         if not has_checksum(part, checksum):
@@ -60,8 +60,8 @@ def _version_file(part: Path) -> Path:
 
 
 def _receive(url: str, part: Path, *, unversioned: bool) -> None:
-    """Append what `part` is missing. If its version is unknown, it is resumed only with `unversioned`, that is, if a
-    checksum will verify it."""
+    """Append what `part` is missing. If its version is unknown, it is resumed only with `unversioned`, that is where a
+    checksum will tell."""
     if os.environ.get("SIGHTLINE_OFFLINE"):
         raise UnreachableError(f"{url} is not on disk, and SIGHTLINE_OFFLINE forbids downloading it.")
     have = part.stat().st_size if part.exists() else 0
@@ -75,8 +75,8 @@ def _receive(url: str, part: Path, *, unversioned: bool) -> None:
             _append(reply, part, have if reply.status == http.client.PARTIAL_CONTENT else 0)
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            return  # the partial file is complete: its checksum will be verified
-        raise FetchError(f"{url} returned {error.code} {error.reason}.") from error
+            return  # the part is complete: its checksum will tell
+        raise FetchError(f"{url} answered {error.code} {error.reason}.") from error
     except (OSError, http.client.HTTPException) as error:
         resume = "; run again to resume" if part.exists() and part.stat().st_size else ""
         raise UnreachableError(f"{url} cannot be reached ({_reason(error)}){resume}.") from error

@@ -118,12 +118,12 @@ def _is_inside(path: str, home: str) -> bool:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether the extension is that of an image; broken files are detected when they are read."""
+    """Judged by the extension only; broken files are found when they are read."""
     return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
 
 
 def _walk(folder: str, home: str | None, skipped: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Images in a folder and its subfolders. A link to a parent folder is not followed: that would never end."""
+    """Images in a folder and its subfolders. A link to a folder above it is not followed, which would never end."""
     real = os.path.realpath(folder)
     if real in above:
         return

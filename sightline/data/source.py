@@ -42,7 +42,7 @@ def dataset(name: str | Path, split: str | None = None, **options: Any) -> Datas
         return Folder(text, split, **options)
     raise ValueError(
         f"{printable(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard. "
-        "To list the names: sightline data list."
+        "The names are listed by: sightline data list."
     )
 
 

@@ -134,11 +134,12 @@ def calibration(
 
 
 def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> Classification | MultiLabel:
-    """Score a model's own predictions on a dataset; with several labels per image by `sl.evals.score_labels`.
+    """A model's own predictions on a dataset, scored; a dataset with several labels per image by
+    `sl.evals.score_labels`.
 
-    Classes are matched by name if the model has class names; by number if the dataset's class names are numbers
-    (ImageNet-V2's folders 0 to 999, in whatever order they sort); or one to one if there are equally many. A dataset
-    may have fewer classes than the model: the others can still be predicted, which counts as wrong.
+    Classes are matched by name where the model knows its names; by number where the dataset's classes are called by
+    numbers (ImageNet-V2's folders 0 to 999, in whatever order they sort); or one to one where there are equally many.
+    A dataset may have fewer classes than the model: the others can still be predicted, wrongly.
 
     >>> r = sl.evaluate(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", "test", num=20))
     >>> r.top1, len(r.classes)
@@ -218,7 +219,7 @@ class TestSets(Result):
 
 
 def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0) -> TestSets:
-    """Evaluate one model on several test sets; the others are compared with the first.
+    """The same model on several test sets, the first being the one that the others are compared with.
 
     >>> sets = {split: sl.dataset("scenes/shape", split, num=20) for split in ("val", "test")}
     >>> sl.evals.evaluate_sets(sl.build("vit-nano4", classes=10), sets).names

@@ -224,8 +224,8 @@ class FileStore(MemoryStore):
         if path.exists():
             if feature_table.header(path)["how"].get("key") != key:
                 raise ValueError(
-                    f"{path} has features of another model, dataset or choice of layers. "
-                    "Delete it, or choose another file."
+                    f"{path} holds features of another model, dataset or choice of layers. "
+                    "Delete it, or write elsewhere."
                 )
             self.done = total
         elif self.part.exists() and self.note.exists():
@@ -236,8 +236,8 @@ class FileStore(MemoryStore):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.done == 0:
             self.note.unlink(missing_ok=True)
-            feature_table.create_file(self.part, replace(table, how={**table.how, "key": self.key}))
-        self.offsets = feature_table.offsets(self.part)
+            feature_table.begin(self.part, replace(table, how={**table.how, "key": self.key}))
+        self.starts = feature_table.starts(self.part)
         self.file = os.open(self.part, os.O_WRONLY)
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
@@ -250,18 +250,18 @@ class FileStore(MemoryStore):
             self.note.unlink(missing_ok=True)
 
     def write(self, at: int, batch: dict[str, Tensor]) -> None:
-        for name, value in batch.items():  # written, not memory-mapped: mapped pages count as memory of this process
+        for name, value in batch.items():  # written, not mapped: pages of a map would count as our memory
             row = math.prod(value.shape[1:]) * 4
             data = value.float().cpu().contiguous().numpy().tobytes()
             written = 0
-            while written < len(data):  # one call writes at most 2 GB
-                written += os.pwrite(self.file, data[written:], self.offsets[name] + at * row + written)
+            while written < len(data):  # one call writes 2 GB at most
+                written += os.pwrite(self.file, data[written:], self.starts[name] + at * row + written)
             self.done = at + len(value)
         if time.monotonic() - self.noted > SAVE_EVERY:
             self.save_progress()
 
     def save_progress(self) -> None:
-        """Write the features first, then the progress, so that the file never has less than the record says."""
+        """First the features, then the note: it never promises more than the file holds."""
         os.fsync(self.file)
         fresh = self.note.with_suffix(".new")
         fresh.write_text(json.dumps({"key": self.key, "done": self.done}))

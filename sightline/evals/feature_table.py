@@ -123,12 +123,12 @@ class FeatureTable:
         )
 
     def save(self, path: str | Path) -> "FeatureTable":
-        """Write everything to one file (safetensors), atomically; returns the table backed by the file."""
+        """Write everything to one file (safetensors), whole or not at all, and read it from there from now on."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            create_file(part, self)
+            begin(part, self)
             held = map_file(part)
             for name, value in self.layers.items():
                 held[name][...] = value.numpy()
@@ -140,7 +140,7 @@ class FeatureTable:
 
     @classmethod
     def read(cls, path: str | Path) -> "FeatureTable":
-        """Open a file written by `save` or `sl.extract(..., out=)`; tensors are read when they are used."""
+        """Open a file that `save` or `sl.extract(..., out=)` wrote; tensors are read when they are used."""
         head = header(path)
         held = map_file(path, mode="c")
         labels = np.array(held.pop(LABELS))
@@ -157,8 +157,8 @@ class FeatureTable:
         )
 
 
-def create_file(path: Path, shape: FeatureTable) -> None:
-    """Create a file of the right size with header and labels; its features are still zeros. `shape` may be on meta."""
+def begin(path: Path, shape: FeatureTable) -> None:
+    """A file of the right size with header and labels; its features are still zeros. `shape` may be on meta."""
     tensors = {name: (tuple(v.shape), NAMES[v.dtype]) for name, v in shape.layers.items()}
     labels = np.ascontiguousarray(shape.labels)
     tensors[LABELS] = (labels.shape, "BOOL" if labels.dtype == np.bool_ else "I64")
@@ -187,16 +187,16 @@ def create_file(path: Path, shape: FeatureTable) -> None:
 
 
 def header(path: str | Path) -> dict[str, Any]:
-    """The header of a feature file."""
+    """What a file of features says about itself."""
     try:
         return from_json(_entries(path)[0]["__metadata__"][HEAD])
     except (KeyError, ValueError, TypeError, OSError) as error:
         reason = error if isinstance(error, OSError) else "no such header"
-        raise ValueError(f"{path} is not a feature file written by Sightline ({reason}).") from error
+        raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason}).") from error
 
 
 def map_file(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
-    """Every tensor of the file as a memory-mapped array. In mode "c", torch can use it and nothing is written back."""
+    """Every tensor of the file as an array on disk. Mode "c" lets torch have it without ever writing back."""
     entries, start = _entries(path)
     held: dict[str, NDArray[Any]] = {}
     for name, entry in entries.items():
@@ -204,14 +204,14 @@ def map_file(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
             offset, end = entry["data_offsets"]
             kind, shape = TYPES[entry["dtype"]], tuple(entry["shape"])
             if end == offset:
-                held[name] = np.zeros(shape, kind)  # a memory map must not be empty
+                held[name] = np.zeros(shape, kind)  # an empty map is not allowed
             else:
                 held[name] = np.memmap(path, kind, mode, start + offset, shape)
     return held
 
 
-def offsets(path: str | Path) -> dict[str, int]:
-    """The offset of each tensor in the file."""
+def starts(path: str | Path) -> dict[str, int]:
+    """Where in the file each tensor begins."""
     entries, start = _entries(path)
     return {name: start + e["data_offsets"][0] for name, e in entries.items() if name != "__metadata__"}
 

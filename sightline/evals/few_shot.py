@@ -20,8 +20,8 @@ from sightline.evals.inputs import (
     check_finite,
     check_positive,
     check_train,
-    check_width,
     combine,
+    same_width,
     single_labels,
     used_classes,
     vectors,
@@ -149,7 +149,7 @@ def prepare(train: FeatureTable, test: FeatureTable) -> FewShotProblem:
     """Check both sets and align their classes; a class without images is left out."""
     train, test = align_classes(train, test)
     x, z = check_train(train), vectors(test, "test features")
-    check_width(x, z)
+    same_width(x, z)
     check_finite(z, "test features")
     y, truth = single_labels(train, "training features"), single_labels(test, "test features")
     if len(z) == 0:

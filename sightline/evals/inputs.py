@@ -80,7 +80,7 @@ def check_train(data: FeatureTable, what: str = "training features") -> Tensor:
     return x
 
 
-def check_width(train: Tensor, test: Tensor) -> None:
+def same_width(train: Tensor, test: Tensor) -> None:
     if train.shape[1:] != test.shape[1:]:
         raise ValueError(
             f"Training features are {tuple(train.shape[1:])} wide, test features {tuple(test.shape[1:])}: "

@@ -1,4 +1,4 @@
-"""Confidence intervals of means and of proportions."""
+"""Confidence intervals of means of a few repeats."""
 
 import numpy as np
 from numpy.typing import NDArray

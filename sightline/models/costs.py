@@ -129,7 +129,7 @@ class _AllTokens(nn.Module):
 
 
 class Kept:
-    """Counts the bytes that autograd saves, each storage once and without weights, and the largest storage."""
+    """Counts the bytes that autograd saves, each storage once and without the weights, and the largest storage."""
 
     def __init__(self, weights: Any):
         self.seen = {w.untyped_storage()._cdata for w in weights}

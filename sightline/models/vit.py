@@ -51,7 +51,7 @@ class ViTConfig:
     final_norm: Literal["tokens", "pooled"] = "tokens"  # "pooled": after pooling, as timm does for gap
     gelu: Literal["tanh", "erf"] = "tanh"
     qkv_bias: bool = True
-    layer_scale: float | None = None  # initial value
+    layer_scale: float | None = None  # its initial value
     dropout: float = 0.0
     drop_path: float = 0.0  # rate of the last block, increasing linearly from 0
     no_skip: tuple[int, ...] = ()  # blocks without their two residual connections, counted from 0
@@ -293,8 +293,8 @@ class ViT(nn.Module):
         return 1 + c.distill_token
 
     def encode(self, x: Tensor, rows: int | None = None) -> Float[Tensor, "b n d"]:
-        """Pixels to the tokens after the last block (or the first `rows` of them), normalized unless the norm follows
-        the pooling."""
+        """Pixels to the tokens after the last block (or its first `rows`), normalized unless the norm comes after the
+        pooling."""
         return self.through(self.sequence(self.stem(x)), rows)
 
     def through(

@@ -41,7 +41,7 @@ class Batch:
 class ImageSource:
     """A source of images that is iterated once for all models, and again for repeats unless it is an iterator.
 
-    `n` takes a random sample, a new one in each repeat; `shuffle` shuffles the order, so that batches differ.
+    `n` takes a random sample, another one in each repeat; `shuffle` mixes the order, so that batches differ.
     """
 
     data: Data
@@ -62,7 +62,7 @@ class ImageSource:
             raise ValueError(f"A batch of images has four dimensions; got shape {tuple(self.data.shape)}.")
 
     @property
-    def is_iterator(self) -> bool:
+    def one_way(self) -> bool:
         """Whether it can be iterated only once."""
         return not isinstance(self.data, Dataset | Tensor | np.ndarray | Sequence) and iter(self.data) is self.data
 
@@ -120,13 +120,13 @@ class ImageSource:
     def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
         """Single images with labels or None, in the order of this pass."""
         data, key = self.data, hash_key(self.seed, "look", repeat)
-        if isinstance(data, Tensor | np.ndarray) or (isinstance(data, Sequence) and _holds_single_images(data)):
+        if isinstance(data, Tensor | np.ndarray) or (isinstance(data, Sequence) and _single(data)):
             total = len(data)
             mixed = self.shuffle or (self.n is not None and self.n < total)
             order = permute(total, key, np.arange(total)) if mixed else np.arange(total)
             return (_pair(data[int(i)]) for i in order[: self.n])
-        if repeat and self.is_iterator:
-            raise ValueError("An iterator can be used only once: give a list or a Dataset for repeats.")
+        if repeat and self.one_way:
+            raise ValueError("This iterator can be gone through only once: give a list or a Dataset for repeats.")
         return itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n)
 
 
@@ -184,7 +184,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return (item[0], item[1]) if isinstance(item, tuple) and len(item) == 2 else (item, None)
 
 
-def _holds_single_images(data: Sequence) -> bool:
+def _single(data: Sequence) -> bool:
     """Whether a list holds single images, not batches."""
     return len(data) > 0 and getattr(_pair(data[0])[0], "ndim", 3) == 3
 

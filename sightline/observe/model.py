@@ -25,7 +25,7 @@ class ObservedModel:
     grid: tuple[int, int]
     prefix: int
     pool: str  # "cls" or "gap": what the head reads
-    width: int = 0  # width of the last tokens, or channels of the last map
+    width: int = 0  # of the last tokens, or channels of the last map
     given_name: str = ""
 
     @property
@@ -103,7 +103,7 @@ def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
             return model
         return observe(model.model, image=image).with_name(model.given_name)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"Expected a model from sl.build, sl.load or sl.adopt; got a {type(model).__name__}.")
+        raise ValueError(f"A model is expected, from sl.build, sl.load or sl.adopt; got a {type(model).__name__}.")
     ready = callable(getattr(model, "features", None)) and isinstance(getattr(model, "image", None), ImageSpec)
     model = model if ready else adopt(model)
     spec: ImageSpec = image or model.image  # type: ignore[assignment]

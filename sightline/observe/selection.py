@@ -122,7 +122,7 @@ def _prefix(count: int, s: ObservedModel, part: Part | None) -> int:
 
 
 def pool_tokens(x: Tensor, tokens: Tokens, *, prefix: int, own: str) -> Tensor:
-    """The selected tokens: (b, d), or (b, n, d) for "all" and "patches". `own` is how the model itself pools."""
+    """The chosen tokens: (b, d), or (b, n, d) for "all" and "patches". `own` is how the model itself pools."""
     if tokens == "pooled":
         tokens = "cls" if own == "cls" and prefix else "gap"
     match tokens:

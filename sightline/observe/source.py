@@ -22,16 +22,16 @@ UNTELLING = ("model", "pytorch_model")  # file names that every run or hub folde
 def open_model(source: Any, *, size: int | None = None, untrained: bool = True, **changes: Any) -> Any:
     """A model in evaluation mode, from any kind of source.
 
-    `source` is a weights file, a run or its folder, a state dict, a published name, "FILE.py:FUNCTION" (a function
-    without arguments that returns a module), a module, which is adopted if it comes from another library, or the name
-    of a variant. A variant is built with random weights and `changes` to its configuration, and a warning is logged;
-    with `untrained=False` it is refused. `size` is the image size, for variants and for weights.
+    `source` is a file of weights, a run or its folder, a state dict, a published name, "FILE.py:FUNCTION" (a function
+    without arguments that returns a module), a module, which is adopted unless it is ready, or the name of a variant.
+    A variant is built with random weights and `changes` to its configuration, and a warning is logged; with
+    `untrained=False` it is refused. `size` is the side of the images, for variants and for weights.
 
     >>> sl.observe.open_model("vit-nano4", size=16, classes=5).config.classes
     5
     """
     if isinstance(source, nn.Module):
-        return _adopt_if_needed(source)
+        return _ready(source)
     if isinstance(source, Mapping):
         return load(source, size=size)
     if not isinstance(source, str | os.PathLike):
@@ -39,14 +39,14 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
     name = os.fspath(source)
     file, _, function = name.rpartition(":")
     if file.endswith(".py"):
-        return _adopt_if_needed(_call(Path(file), function))
+        return _ready(_call(Path(file), function))
     if untrained and not Path(name).exists() and _is_variant(name):
         log.warning("%s is a variant, built untrained with random weights; give weights for a trained model.", name)
         return build(name, **(changes if size is None else {**changes, "size": size})).eval()
     return load(source, size=size)
 
 
-def _adopt_if_needed(module: Any) -> Any:
+def _ready(module: Any) -> Any:
     """Our own and adopted models unchanged; any other module is adopted."""
     return module if isinstance(getattr(module, "image", None), ImageSpec) else adopt(module)
 

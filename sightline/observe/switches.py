@@ -1,4 +1,4 @@
-"""Switch off parts of a model temporarily: "block 3", "skip 3", "head 3.1", "token 17"."""
+"""Parts of a model switched off for a while: "block 3", "skip 3", "head 3.1", "token 17"."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)")
 
 @dataclass(frozen=True)
 class Switch:
-    """A part to switch off: a block, both skips of a block, one head, or one patch token."""
+    """What is switched off: a block, both skips of a block, one head, or one patch token."""
 
     kind: str
     number: int
@@ -31,7 +31,7 @@ class Switch:
         """Parse a description, and check it against the model."""
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f'A part to switch off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
+            raise ValueError(f'What is switched off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
         made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
         made.check(s, text)
         return made
@@ -47,7 +47,7 @@ class Switch:
         if self.kind == "head" and self.head >= c.heads:
             raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
         if self.kind == "token" and getattr(c, "position", None) == "relative":
-            raise ValueError(f"{s.name} has relative position embeddings: a token cannot be removed.")
+            raise ValueError(f"{s.name} attends by relative positions: a token cannot be taken out.")
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
     with ExitStack() as stack:
         match switch.kind:
             case "block":
-                stack.callback(block.register_forward_hook(_return_input, with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(_as_it_came, with_kwargs=True).remove)
             case "token":
                 hook = _remove_token(s.prefix + switch.number)
                 stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
@@ -68,12 +68,12 @@ def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
         yield
 
 
-def _return_input(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    return _with_structure_of(output, first_tensor("the block", (*args, *kwargs.values())))
+def _as_it_came(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+    return _like(output, first_tensor("the block", (*args, *kwargs.values())))
 
 
-def _with_structure_of(output: Any, value: Tensor) -> Any:
-    """A value in the same structure as the block's own output."""
+def _like(output: Any, value: Tensor) -> Any:
+    """A value in the form of the block's own output."""
     return value if isinstance(output, Tensor) else (value, *output[1:])
 
 
@@ -94,7 +94,7 @@ def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) ->
         stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
         return
     hits: list[int] = []
-    running = _track_running(block, stack)
+    running = _within(block, stack)
 
     def fused(call: Any, *args: Any, **kwargs: Any) -> Tensor:
         out = call(*args, **kwargs)
@@ -105,16 +105,14 @@ def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) ->
 
     def check(module: nn.Module, args: Any, output: Any) -> None:
         if not hits:
-            raise ValueError(
-                f"{s.name} computes its attention explicitly, so a head cannot be switched off from outside."
-            )
+            raise ValueError(f"{s.name} writes its attention out, so that a head cannot be switched off from outside.")
 
     stack.enter_context(Interception(fused))
     stack.callback(s.model.register_forward_hook(check).remove)
 
 
-def _track_running(block: nn.Module, stack: ExitStack) -> list[bool]:
-    """A list that is non-empty while the block runs."""
+def _within(block: nn.Module, stack: ExitStack) -> list[bool]:
+    """Not empty while the block runs."""
     running: list[bool] = []
     stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
     stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
@@ -141,4 +139,4 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
     stack.callback(attention.register_forward_hook(lambda m, a, out: seen.update(a=first_tensor("", out))).remove)
     stack.callback(norm.register_forward_pre_hook(lambda m, a: (seen["a"],)).remove)
     stack.callback(mlp.register_forward_hook(lambda m, a, out: seen.update(m=first_tensor("", out))).remove)
-    stack.callback(block.register_forward_hook(lambda m, a, out: _with_structure_of(out, seen["m"])).remove)
+    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, seen["m"])).remove)

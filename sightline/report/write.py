@@ -45,7 +45,7 @@ def write_report(
         raise ValueError(f"megabytes must be a positive number; got {megabytes!r}.")
     found = collect(results)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of an empty array is NaN, and written as such
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and written as such
         return _write(found, Path(folder), (title, note), int(megabytes * 1e6))
 
 

@@ -9,7 +9,7 @@ CONFIGS = ["config.json", "preprocessor_config.json"]
 
 
 def download_repository(repository: str, revision: str | None = None) -> Path:
-    """The folder of a repository with its configuration and one weights file, safetensors if it has one."""
+    """The folder of a repository with its configuration and one file of weights, safetensors where it has that."""
     try:
         import huggingface_hub as hub
     except ImportError as error:

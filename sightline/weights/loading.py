@@ -62,7 +62,7 @@ def load(
     Family, variant, size, patch, prefix tokens and heads follow from the keys and shapes. `classes` (a number, or
     names) replaces the head and its pre_logits by a new head of zeros. `size` resamples the position embeddings for
     another image size by the rule of `method`. `image` overrides the preprocessing. Further keywords override what
-    shapes cannot tell: `heads=`, `gelu=`, `norm_eps=`. `model.loaded` reports what happened to each key.
+    shapes cannot tell: `heads=`, `gelu=`, `norm_eps=`. What happened to each key is in `model.loaded`.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> again = sl.load(model.state_dict() | {}, config=model.config)
@@ -78,7 +78,7 @@ def load(
 
 
 def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Checkpoint:
-    """Open a state dict, an existing path, or a zoo name, which is downloaded."""
+    """Open whatever the user gave: a state dict, an existing path, or a zoo name, which is downloaded."""
     if isinstance(source, Mapping):
         return Checkpoint(StateDictSource(source), "a state dict")
     name = os.fspath(source)

@@ -34,7 +34,7 @@ class Weights:
 
     name: str  # variant, dot, tag
     source: str
-    sha256: str | None = None  # complete, or the known first digits; None: not published
+    sha256: str | None = None  # whole or the beginning, as known; None: not published
     license: str | None = None
     classes: int = 1000
     size: int | None = None  # None: the variant's own

@@ -327,7 +327,7 @@ def test_each_model_prepares_its_own_images(make_images):
         ({"data": torch.full((8, 3, 32, 32), torch.nan)}, "NaN"),
         ({"data": np.zeros((5, 32, 32))}, "four dimensions"),
         ({"data": iter(torch.rand(8, 3, 32, 32)), "repeats": 2}, "only once"),
-        ({"b": "vit-b16"}, "Expected a model"),
+        ({"b": "vit-b16"}, "A model is expected"),
     ],
 )
 def test_errors_say_what_to_do(vit, make_images, change, message):

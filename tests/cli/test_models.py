@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from tests.command import run
+from sightline.cli import main
+
+
+def run(capsys, *arguments):
+    try:
+        main(arguments)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    out = capsys.readouterr()
+    return code, out.out, out.err
 
 
 def test_models_lists_what_matches(capsys):

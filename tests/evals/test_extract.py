@@ -128,7 +128,7 @@ def test_a_file_is_read_lazily_and_is_plain_safetensors(tmp_path):
     assert torch.equal(again["features"], here["features"])
     torch.testing.assert_close(there.reduce("gap")["features"], sl.extract(model, data, tokens="gap").features)
     assert there.take([3, 1]).labels.tolist() == [3, 1]
-    with pytest.raises(ValueError, match="not a feature file"):
+    with pytest.raises(ValueError, match="not a file of features"):
         sl.evals.FeatureTable.read(__file__)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.spec import _subclasses
+from sightline.spec import _family
 from sightline.views.style import mosaic, new_figure, nice_top, spread_out
 from sightline.views.table import VIEWS
 from tests.views import makers
@@ -22,9 +22,7 @@ def all_axes(figure):
 
 def drawn_types():
     """Those of the package; tests define others."""
-    return {
-        kind for kind in _subclasses(sl.Result) if kind.__module__.startswith("sightline.") and kind is not sl.Result
-    }
+    return {kind for kind in _family(sl.Result) if kind.__module__.startswith("sightline.") and kind is not sl.Result}
 
 
 def test_every_type_has_one_view_and_an_example():

@@ -118,7 +118,7 @@ def test_a_wrong_checksum_is_refused_and_removed(server, entry, folder):
 
 
 def test_what_the_server_refuses(server, entry):
-    with pytest.raises(sl.weights.WeightsError, match="returned 404"):
+    with pytest.raises(sl.weights.WeightsError, match="answered 404"):
         entry(source=f"{server.url}/missing.npz").fetch()
 
 

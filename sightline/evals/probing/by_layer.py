@@ -62,11 +62,11 @@ def probe(
 ) -> ProbeAccuracy:
     """The accuracy of a probe at every layer of the features, and at every token if all were kept.
 
-    `probe` is "ridge", "logistic" or "knn", or any object with fit and score; the default is that of the papers: ridge
-    to +-1 targets with l2 = 2**10. With `shots`, it is trained on that many images of each class (Raghu et al.: 10),
-    once per seed, otherwise on all. For the curves of their figure 11, extract with tokens "cls", "gap", "mean" or
-    "first"; for ResNets, with maps="last"; for figure D.4, with "all": the accuracy of a layer is then the mean over
-    the tokens of its grid.
+    `probe` is "ridge", "logistic" or "knn", or anything with fit and score; the default is the papers': ridge to +-1
+    targets with l2 = 2**10. With
+    `shots` it learns from so many images of each class (Raghu et al.: 10), once per seed, otherwise from all.
+    For the curves of their figure 11 extract with tokens "cls", "gap", "mean" or "first"; for residual networks with
+    maps="last"; for figure D.4 with "all": the accuracy of a layer is then the mean over the tokens of its grid.
 
     >>> model = sl.build("vit-nano4")
     >>> parts = [sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test")]
@@ -86,7 +86,7 @@ def probe(
     jobs = [(name, seed) for name in train.layers for seed in (numbers if shots else numbers[:1])]
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}
     for name, seed in progress(jobs, "probes"):
-        part = train.layer(name) if shots is None else draw_shots(train.layer(name), shots, seed)
+        part = train.layer(name) if shots is None else few(train.layer(name), shots, seed)
         found[name].append(one_layer(chosen, part, test.layer(name)))
     every = {name: np.stack(values) for name, values in found.items()}
     with_tokens = [name for name, v in train.layers.items() if v.ndim == 3]
@@ -106,7 +106,7 @@ def probe(
     )
 
 
-def draw_shots(data: FeatureTable, shots: int, seed: int) -> FeatureTable:
+def few(data: FeatureTable, shots: int, seed: int) -> FeatureTable:
     """`shots` images of each class."""
     labels = single_labels(data, "training features")
     kept = np.unique(labels)

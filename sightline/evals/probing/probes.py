@@ -10,7 +10,7 @@ from torch import Tensor
 from sightline.data.draws import Draws, hash_key
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import Penalty, class_ranks, l2_values
-from sightline.evals.inputs import align_classes, check_finite, check_train, check_width, vectors
+from sightline.evals.inputs import align_classes, check_finite, check_train, same_width, vectors
 from sightline.evals.probing import logistic
 from sightline.evals.probing.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2
 
@@ -197,9 +197,9 @@ def nearest(x: Tensor, among: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
-    """Fit the probe and return its accuracy; a probe can be refitted any number of times."""
+    """Accuracy of a fresh fit; the same probe may be used again and again."""
     train, test = align_classes(train, test)
-    check_width(train.features, test.features)
+    same_width(train.features, test.features)
     return probe.fit(train).score(test)
 
 

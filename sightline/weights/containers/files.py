@@ -32,7 +32,7 @@ class Checkpoint:
 
 
 def open_path(path: str | Path) -> Checkpoint:
-    """Open a file, or a folder that contains one of the usual files."""
+    """A file, or a folder with one of the usual files in it."""
     path = Path(path)
     if not path.is_dir():
         return Checkpoint(open_file(path), str(path))
@@ -47,21 +47,20 @@ def open_path(path: str | Path) -> Checkpoint:
 
 
 def open_file(path: Path) -> Source:
-    """Open a checkpoint; its type is recognized by its first bytes, not by its name."""
+    """Open a checkpoint by its first bytes; its name does not matter."""
     try:
         with path.open("rb") as file:
             start = file.read(16)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
-    # first, because the length that a safetensors file begins with can be any bytes
-    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT:
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT:  # a length may begin with any byte
         return SafetensorsSource(path)
     if start[:2] == b"PK":
         return NpzSource(path) if NpzSource.fits(path) else open_pth(path)
-    if start[:1] == b"\x80":  # a pickle, as written by torch before 1.6
+    if start[:1] == b"\x80":  # pickle, as torch wrote it before 1.6
         return open_pth(path)
     if start[8:9] == b"{":
-        return SafetensorsSource(path)  # an impossible length: the reader reports it
+        return SafetensorsSource(path)  # a length beyond all bounds: let it say so
     raise WeightsError(f"{path} is not an .npz, .safetensors or .pth file, or its beginning is damaged.")
 
 

@@ -63,7 +63,7 @@ def to_text(header: Header) -> str:
 
 
 def from_text(text: str) -> Header:
-    """Parse what `to_text` wrote. Every field is checked: the file is not trusted."""
+    """Read what `to_text` wrote. Every field is checked: the file may be anyone's."""
     try:
         held = json.loads(text)
         if held["version"] != VERSION:
@@ -76,7 +76,7 @@ def from_text(text: str) -> Header:
         if held["layout"] not in ("sightline", "other"):
             raise WeightsError(f"The header names an unknown layout {held['layout']!r}.")
         probes = None if held["probes"] is None else _decode_probes(held["probes"])
-        probability = _convert(held.get("probability", "softmax"), Probability, "probability")
+        probability = _checked(held.get("probability", "softmax"), Probability, "probability")
     except WeightsError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -133,17 +133,17 @@ def from_json(kind: type[T], values: dict[str, Any]) -> T:
     for name, value in values.items():
         if name not in hints:
             raise WeightsError(f"{kind.__name__} has no field {name!r}: the file is newer than this Sightline.")
-        ready[name] = _convert(value, hints[name], f"{kind.__name__}.{name}")
+        ready[name] = _checked(value, hints[name], f"{kind.__name__}.{name}")
     return kind(**ready)
 
 
-def _convert(value: Any, hint: Any, name: str) -> Any:
+def _checked(value: Any, hint: Any, name: str) -> Any:
     """The value converted to its annotated type, or WeightsError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for one in args:
             try:
-                return _convert(value, one, name)
+                return _checked(value, one, name)
             except WeightsError:
                 continue
     elif origin is typing.Literal:
@@ -151,7 +151,7 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
             return value
     elif origin is tuple:
         if isinstance(value, list | tuple) and ((len(args) == 2 and args[1] is ...) or len(args) == len(value)):
-            return tuple(_convert(v, args[0] if args[-1] is ... else args[i], name) for i, v in enumerate(value))
+            return tuple(_checked(v, args[0] if args[-1] is ... else args[i], name) for i, v in enumerate(value))
     elif isinstance(value, dict):
         return from_json(hint, value) if hasattr(hint, "__dataclass_fields__") else _refuse(value, name)
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):

@@ -19,9 +19,9 @@ from sightline.spec import atomic
 from sightline.weights.containers.safetensors import bytes_of, fill
 from sightline.weights.report import WeightsError
 
-ROOM, RATIO = 2**30, 8  # compressed members may expand to 1 GiB and 8 times the file
+ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
 HEADER_LIMIT = 10_000  # bytes of one array's header
-LOCAL_HEADER = 30  # bytes of a zip member's local header, without name and extra field
+LOCAL_HEADER = 30  # bytes of a zip member's own header, before name and extra field
 DTYPES = {
     np.dtype(a): b
     for a, b in {
@@ -91,7 +91,7 @@ class NpzSource:
         size = self.path.stat().st_size
         claimed = sum(info.file_size for info in archive.infolist())
         if claimed > ROOM + RATIO * size:
-            raise WeightsError(f"{self.path} has {size} bytes and claims to expand to {claimed}: refused.")
+            raise WeightsError(f"{self.path} has {size} bytes and claims to unfold to {claimed}: refused.")
 
     def _add(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         key = info.filename.removesuffix(".npy")
@@ -120,22 +120,22 @@ class NpzSource:
         m = self._members[key]
         try:
             if layer is None:
-                return self._read_member(m)
+                return self._whole(m)
             if m.info.compress_type == zipfile.ZIP_STORED and not m.fortran:
-                return self._read_layer(m, layer)
+                return self._slice(m, layer)
             if self._kept is None or self._kept[0] != key:
-                self._kept = (key, self._read_member(m))
+                self._kept = (key, self._whole(m))
             return self._kept[1][layer].clone()
         except FAULTS as error:
             if isinstance(error, WeightsError):
                 raise
             raise WeightsError(f"{key} in {self.path} is damaged ({error}). Download it again.") from error
 
-    def _read_member(self, m: Member) -> Tensor:
+    def _whole(self, m: Member) -> Tensor:
         shape = m.shape[::-1] if m.fortran else m.shape
         tensor = torch.empty(shape, dtype=m.dtype)
         if m.info.compress_type == zipfile.ZIP_STORED:
-            head = self._read_into(m, tensor, 0)
+            head = self._direct(m, tensor, 0)
             if zlib.crc32(bytes_of(tensor), zlib.crc32(head)) != m.info.CRC:
                 raise WeightsError(f"{m.info.filename} in {self.path} is damaged: its checksum differs.")
         else:
@@ -145,12 +145,12 @@ class NpzSource:
                 file.read(1)  # read to the end, where zipfile compares the checksum
         return tensor.permute(*range(tensor.ndim)[::-1]) if m.fortran else tensor
 
-    def _read_layer(self, m: Member, layer: int) -> Tensor:
+    def _slice(self, m: Member, layer: int) -> Tensor:
         tensor = torch.empty(m.shape[1:], dtype=m.dtype)
-        self._read_into(m, tensor, layer * tensor.numel() * tensor.dtype.itemsize)
+        self._direct(m, tensor, layer * tensor.numel() * tensor.dtype.itemsize)
         return tensor
 
-    def _read_into(self, m: Member, tensor: Tensor, offset: int) -> bytes:
+    def _direct(self, m: Member, tensor: Tensor, offset: int) -> bytes:
         """Read an uncompressed member into the tensor's memory, bypassing zipfile; returns the array's header."""
         with self.path.open("rb", buffering=0) as file:
             file.seek(m.info.header_offset)

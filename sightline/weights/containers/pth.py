@@ -16,7 +16,7 @@ CONTAINERS = ("model", "state_dict_ema", "state_dict", "teacher", "module", "mod
 
 
 def open_pth(path: Path) -> StateDictSource:
-    """The state dict in a torch file, memory-mapped and copied tensor by tensor."""
+    """The state dict inside a torch file, mapped into memory and copied tensor by tensor."""
     checkpoint = _unpickle_weights(path)
     several = [k for k in CONTAINERS if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get(k), Mapping)]
     notes = (f"The file holds weights under {', '.join(several)}; {several[0]} was used.",) if len(several) > 1 else ()
@@ -46,7 +46,7 @@ def _state_dict(checkpoint: Any, path: Path) -> dict[str, Tensor]:
             if not all(isinstance(k, str) for k in checkpoint):
                 break
             if any(v.layout != torch.strided or v.is_quantized or v.is_meta for v in checkpoint.values()):
-                raise WeightsError(f"{path} has sparse, quantized or empty tensors; expected plain ones.")
+                raise WeightsError(f"{path} holds sparse, quantized or empty tensors; expected plain ones.")
             return dict(checkpoint)
         inside = next((checkpoint[k] for k in CONTAINERS if isinstance(checkpoint.get(k), Mapping)), None)
         if inside is None:

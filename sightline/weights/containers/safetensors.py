@@ -106,7 +106,7 @@ class SafetensorsSource:
 
 
 def fill(file: Any, tensor: Tensor, path: Path) -> None:
-    """Read a tensor's bytes straight into its memory."""
+    """Read a tensor's bytes straight into its own memory."""
     if not tensor.numel():
         return
     left = bytes_of(tensor)
@@ -151,4 +151,4 @@ def write_safetensors(
         for tensor in tensors.values():
             file.write(bytes_of(gather(tensor)))
         file.flush()
-        os.fsync(file.fileno())  # resuming relies on this file even after a power failure
+        os.fsync(file.fileno())  # whoever resumes relies on this file after a power failure, too

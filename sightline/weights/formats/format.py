@@ -38,7 +38,7 @@ def vit_config(config: Config) -> ViTConfig | None:
     return None
 
 
-def why_not_plain(c: ViTConfig, who: str) -> str | None:
+def not_plain(c: ViTConfig, who: str) -> str | None:
     """Why the encoder is not a plain pre-norm ViT with learned position embeddings at the stem; None if it is."""
     if c.position_at != "stem" or c.position != "1d":
         where = "" if c.position_at == "stem" else f" at {c.position_at} block"

@@ -10,7 +10,7 @@ from typing import Any
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
-from sightline.weights.formats.format import Format, Hints, vit_config, why_not_plain
+from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
 from sightline.weights.formats.key_table import (
     CONV,
     DENSE,
@@ -108,7 +108,7 @@ def unsupported(config: Config) -> str | None:
         return "this layout is for ViT and hybrid"
     if c.position == "sincos" and c.position_at == "stem" and not isinstance(config, HybridConfig):
         c = ViTConfig(**{**vars(c), "position": "1d", "position_rows": 0})
-    if reason := why_not_plain(c, "the JAX ViT"):
+    if reason := not_plain(c, "the JAX ViT"):
         return reason
     for bad, what in (
         (c.distill_token, "distillation token"),

@@ -9,7 +9,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import NO_FILE, Format, Hints, why_not_plain
+from sightline.weights.formats.format import NO_FILE, Format, Hints, not_plain
 from sightline.weights.formats.key_table import (
     LEADING,
     BlockNames,
@@ -139,7 +139,7 @@ def unsupported(config: Config) -> str | None:
     if not isinstance(config, ViTConfig):
         return "transformers 5 has no hybrid" if isinstance(config, HybridConfig) else "this layout is for ViT"
     c = config
-    if reason := why_not_plain(c, "transformers' ViT"):
+    if reason := not_plain(c, "transformers' ViT"):
         return reason
     for bad, what in (
         (c.pool != "cls", "a class token in every ViT, so no other pooling"),

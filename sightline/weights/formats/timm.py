@@ -8,7 +8,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import Format, Hints, vit_config, why_not_plain
+from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
 from sightline.weights.formats.key_table import (
     LEADING,
     SAME,
@@ -129,7 +129,7 @@ def unsupported(config: Config) -> str | None:
     c = vit_config(config)
     if c is None:
         return "this layout is for ViT and hybrid"
-    if reason := why_not_plain(c, "timm's ViT"):
+    if reason := not_plain(c, "timm's ViT"):
         return reason
     if c.head == "mlp":
         return "timm's ViT has no pre_logits layer"

@@ -8,7 +8,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import Format, Hints, why_not_plain
+from sightline.weights.formats.format import Format, Hints, not_plain
 from sightline.weights.formats.key_table import LEADING, BlockNames, KeyRule, Shapes, block_rules, layer_rules
 from sightline.weights.formats.shapes import Guess, SizeKeys, count_classes, guess_sizes
 
@@ -48,7 +48,7 @@ def unsupported(config: Config) -> str | None:
     if not isinstance(config, ViTConfig):
         kind = "hybrid" if isinstance(config, HybridConfig) else "BiT"
         return f"torchvision has no {kind}"
-    if reason := why_not_plain(config, "torchvision's ViT"):
+    if reason := not_plain(config, "torchvision's ViT"):
         return reason
     plain = config.pool == "cls" and config.position_rows == 1 and config.prefix == 1
     if not plain or config.layer_scale is not None or not config.qkv_bias or config.final_norm != "tokens":
