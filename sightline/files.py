@@ -40,7 +40,7 @@ else:
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock file `path`, which is created where it is missing: one process, and one thread of it, at a time.
 
-    Without `wait`, BlockingIOError is raised if someone else holds it. The system releases the lock when its process
+    Without `wait`, BlockingIOError is raised if it is already held. The system releases the lock when the process
     ends, however it ends. On a file system without locks, the caller proceeds without one.
     """
     path = Path(path)

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a plain line now and then in a log."""
+"""Progress on stderr: a bar on a terminal, an occasional plain line in a log."""
 
 import sys
 import time
@@ -34,7 +34,7 @@ class ProgressBar:
         return self._bar is not None
 
     def start(self, completed: int = 0) -> bool:
-        """Show the bar if stderr is a terminal; returns whether it is."""
+        """Show the bar if stderr is a terminal, and return whether it is."""
         if sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             times = (TimeElapsedColumn(), TimeRemainingColumn())
@@ -60,7 +60,7 @@ class ProgressBar:
 
 
 def progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """Iterate over items; after two seconds a bar on stderr shows how far. In a log, a line every ten seconds."""
+    """Iterate over items; after two seconds a progress bar appears on stderr. In a log, one line every ten seconds."""
     start = last_line = time.monotonic()
     bar = ProgressBar(label, total=len(items))
     try:

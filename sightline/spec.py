@@ -1,4 +1,4 @@
-"""Value types that every room shares. No logic beyond saving and loading what they hold."""
+"""Value types that every room shares. No logic beyond saving and loading them."""
 
 import importlib
 import json
@@ -24,10 +24,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """What a model wants its images to look like; it travels with the weights.
+    """The preprocessing that a model expects; it is saved with the weights.
 
-    `fit="crop"` resizes the short side to size / crop and cuts the center; `fit="squash"` resizes both sides to
-    size and cuts nothing (the evaluation of the ViT and BiT papers).
+    `fit="crop"` resizes the short side to size / crop and takes the center; `fit="squash"` resizes both sides to
+    size without cropping (as the ViT and BiT papers evaluate).
 
     >>> ImageSpec(size=(224, 224)).mean
     (0.5, 0.5, 0.5)
@@ -49,7 +49,7 @@ class ImageSpec:
         crop: float = 0.875,
         interpolation: Interpolation = "bicubic",
     ) -> "ImageSpec":
-        """ImageNet mean and standard deviation, short side to size / crop, center crop; 0.5 where not RGB."""
+        """ImageNet mean and standard deviation (0.5 if not RGB), short side resized to size / crop, center crop."""
         half = (0.5,) * channels
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else (half, half)
         return cls(size=size, mean=mean, std=std, crop=crop, interpolation=interpolation)
@@ -57,7 +57,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a model says about a batch of images, in the same words for every family.
+    """The features of a batch of images, under the same names for every family of models.
 
     >>> import torch
     >>> f = Features(tokens=torch.zeros(2, 6, 8), grid=(2, 3), prefix=torch.zeros(2, 1, 8), pooled=torch.zeros(2, 8))
@@ -68,7 +68,7 @@ class Features:
     tokens: Float[Tensor, "b n d"]  # one per grid cell, in raster order
     grid: tuple[int, int]  # rows, columns
     prefix: Float[Tensor, "b p d"]  # class, distillation and register tokens; p may be 0
-    pooled: Float[Tensor, "b e"]  # what the head sees
+    pooled: Float[Tensor, "b e"]  # the input of the head
 
     @property
     def map(self) -> Float[Tensor, "b d y x"]:
@@ -90,33 +90,33 @@ class Displayable:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelId:
-    """Which model a result is about. The fingerprint decides; the name is only shown.
+    """Which model a result is about, identified by its fingerprint; the name is for display only.
 
     >>> ModelId(name="vit-b16", fingerprint="9f0c").fingerprint
     '9f0c'
     """
 
     name: str
-    fingerprint: str = ""  # of weights and configuration; empty where unknown
+    fingerprint: str = ""  # of weights and configuration; empty if unknown
     kind: str = ""  # vit, hybrid or cnn
     pool: str = ""  # what the head reads: cls, gap or map
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a result is about: models, images, and the name of the analysis in the catalog.
+    """What a result is about: the models, the images, and the name of the analysis in the catalog.
 
     >>> About(models=(ModelId(name="a"), ModelId(name="b"))).names
     ('a', 'b')
     """
 
     models: tuple[ModelId, ...] = ()
-    images: str = ""  # fingerprint of the images; empty where unknown
+    images: str = ""  # fingerprint of the images; empty if unknown
     analysis: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the models, for display."""
+        """Display names of the models."""
         return tuple(m.name for m in self.models)
 
 
@@ -147,7 +147,7 @@ class Result(Displayable):
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """Read what `save` wrote; the type is found by its name among the subclasses of this class."""
+        """Read a file written by `save`; the type is looked up by name among the subclasses of this class."""
         try:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 held = {k: file[k] for k in file.files}
@@ -167,7 +167,7 @@ class Result(Displayable):
         try:
             values = {k: _tuples(v) for k, v in head["values"].items()}
             if "about" not in values:
-                values = _from_version_1(values, {f.name for f in fields(kind)})
+                values = _upgrade_version_1(values, {f.name for f in fields(kind)})
             return kind(**held, **values | {"about": about_of(values["about"])})
         except (TypeError, AttributeError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
@@ -175,22 +175,22 @@ class Result(Displayable):
 
 
 def about_of(values: dict[str, Any]) -> About:
-    """As JSON holds it."""
+    """An `About` from its JSON form."""
     return About(**{**values, "models": tuple(ModelId(**m) for m in values.get("models", ()))})
 
 
-def _from_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Files of version 1 told in `how` what is in fields now; they know no fingerprints."""
+def _upgrade_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Version 1 files stored in `how` what now has its own fields; they have no fingerprints."""
     how = dict(values.get("how", {}))
-    told = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
-    about = {"models": tuple(told), "analysis": str(how.pop("analysis", ""))}
+    models = [{k: str(m.get(k, "")) for k in ("name", "kind", "pool")} for m in how.pop("models", ()) or ()]
+    about = {"models": tuple(models), "analysis": str(how.pop("analysis", ""))}
     moved: dict[str, Any] = {k: how.pop(k) for k in ("side", "varied") if k in how and k in names}
     return {**values, "how": how, "about": about, **moved}
 
 
 def _import_type(name: str) -> None:
-    """Import the module that defines a type of result. The file says which it is, so no import here can name it: the
-    rooms' tables of public names do, and a name that none of them has is left to the caller."""
+    """Import the module that defines a type of result. Only the file says which type that is, so the module is looked
+    up in the rooms' tables of public names; an unknown name is left to the caller."""
     for room in ("analysis", "evals", "training"):
         if name in (public := importlib.import_module(f"sightline.{room}")).__all__:
             getattr(public, name)
@@ -211,27 +211,29 @@ def pack(result: Result, file: IO[bytes]) -> None:
 
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-SPELLED = re.compile(r"\\*(NaN|-?Infinity)")  # with backslashes: text, as many as it has and one more
-WRITTEN = re.compile(r"(?<![\w.])([+-]?)(nan|inf)(?!\.?\w)( %)?")  # as Python formats them
+SPELLED = re.compile(r"\\*(NaN|-?Infinity)")  # text with backslashes in front: escaped by one more
+WRITTEN = re.compile(r"(?<![\w.])([+-]?)(nan|inf)(?!\.?\w)( %)?")  # non-finite numbers as Python formats them
 
 
-def _refused(value: Any) -> Any:
+def _reject(value: Any) -> Any:
     raise TypeError(f"A result holds arrays, numbers, strings, lists and dicts, not {type(value).__name__}.")
 
 
-def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] = _refused) -> str:
-    """Strict JSON of plain values, dataclasses and NumPy's numbers; `other` makes something plain of what is none.
+def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] = _reject) -> str:
+    """Strict JSON of plain values, dataclasses and NumPy numbers; `other` converts anything else to a plain value.
 
-    JSON has no infinities and no NaN: the strings "Infinity", "-Infinity" and "NaN" stand for them, everywhere that
-    Sightline writes JSON. Text that is spelled so gets a backslash in front.
+    JSON has no infinities and no NaN: wherever Sightline writes JSON, the strings "Infinity", "-Infinity" and "NaN"
+    stand for them. Text that reads the same gets a backslash in front.
 
     >>> to_json({"ratio": float("inf")})
     '{"ratio":"Infinity"}'
     """
-    return json.dumps(_plain(value, other), indent=indent, allow_nan=False, separators=None if indent else (",", ":"))
+    return json.dumps(
+        _to_plain(value, other), indent=indent, allow_nan=False, separators=None if indent else (",", ":")
+    )
 
 
-def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
+def _to_plain(value: Any, other: Callable[[Any], Any]) -> Any:
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -240,36 +242,36 @@ def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
         case None | bool() | int() | float():
             return value
         case dict():
-            return {k: _plain(v, other) for k, v in value.items()}
+            return {k: _to_plain(v, other) for k, v in value.items()}
         case list() | tuple():
-            return [_plain(v, other) for v in value]
+            return [_to_plain(v, other) for v in value]
         case np.generic():
-            return _plain(value.item(), other)
-    return _plain(asdict(value) if hasattr(value, "__dataclass_fields__") else other(value), other)
+            return _to_plain(value.item(), other)
+    return _to_plain(asdict(value) if hasattr(value, "__dataclass_fields__") else other(value), other)
 
 
 def from_json(text: str | bytes) -> Any:
-    """What `to_json` wrote, its infinities and NaN as numbers again.
+    """Parse what `to_json` wrote; infinities and NaN become numbers again.
 
     >>> from_json('{"ratio": "-Infinity"}')
     {'ratio': -inf}
     """
-    return _read(json.loads(text))
+    return _from_plain(json.loads(text))
 
 
-def _read(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     match value:
         case str() if SPELLED.fullmatch(value):
             return NOT_FINITE[value] if value in NOT_FINITE else value[1:]
         case dict():
-            return {k: _read(v) for k, v in value.items()}
+            return {k: _from_plain(v) for k, v in value.items()}
         case list():
-            return [_read(v) for v in value]
+            return [_from_plain(v) for v in value]
     return value
 
 
 def legible(text: str) -> str:
-    """Formatted numbers as people read them: what Python writes as nan or inf, in words or by its sign.
+    """Formatted numbers for people to read: nan becomes "not a number", inf becomes ∞.
 
     >>> legible(f"a ratio of {float('inf'):.2f}, a share of {float('nan'):.0f} %")
     'a ratio of ∞, a share of not a number'
@@ -287,7 +289,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows lists only, results use tuples: what was a tuple comes back as one."""
+    """JSON has only lists, results use tuples: convert lists to tuples."""
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     if isinstance(value, dict):

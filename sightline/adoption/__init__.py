@@ -1,4 +1,4 @@
-"""Live models of other libraries, unchanged."""
+"""Live models of other libraries, used unchanged."""
 
 import lazy_loader as lazy
 

@@ -1,7 +1,7 @@
-"""Attention of a live model as it is computed: calls of torch's attention and softmax, intercepted in one thread.
+"""Observe the attention of a live model by intercepting its calls of torch's attention and softmax, in one thread.
 
-A TorchFunctionMode sees the calls of the thread that entered it, and no others; nothing is replaced. While it is open,
-`nn.MultiheadAttention` does not take its native fast path, because torch knows that someone is watching.
+A TorchFunctionMode sees only the calls of the thread that entered it; nothing is replaced. While it is active,
+`nn.MultiheadAttention` does not take its native fast path, because torch knows that calls are intercepted.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
 PRODUCT = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm, torch.Tensor.__matmul__)
 
-# torch's own function in Python, without its question whether someone intercepts it: within, sdpa is intercepted
+# torch's own Python implementation without its check for interception, so that sdpa inside it is intercepted
 _MHA = types.FunctionType(
     F.multi_head_attention_forward.__code__,
     {**F.multi_head_attention_forward.__globals__, "has_torch_function": lambda tensors: False},
@@ -28,7 +28,7 @@ _MHA = types.FunctionType(
 def explicit_attention(
     q: Tensor, k: Tensor, mask: Tensor | None = None, *, causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """softmax(q k' scale + mask) as torch defines it for scaled_dot_product_attention; fewer key heads are repeated."""
+    """softmax(q k' scale + mask) as in torch's scaled_dot_product_attention, with grouped key heads repeated."""
     k = repeat_heads(k, q)
     logits = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
     if causal:
@@ -39,12 +39,12 @@ def explicit_attention(
 
 
 def repeat_heads(k: Tensor, q: Tensor) -> Tensor:
-    """Keys or values of grouped queries, one per head."""
+    """Keys or values of grouped-query attention, repeated to one per query head."""
     return k if k.shape[-3] == q.shape[-3] else k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
 
 
 class Interception(TorchFunctionMode):
-    """Gives calls of one thread to handlers: `fused(call, *args)` and `eager(call, *args)` answer in torch's place."""
+    """Passes torch's attention calls of one thread to handlers `fused(call, *args)` etc., which return the result."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Interception(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return self.fused(func, *args, **kwargs)
         if func is F.multi_head_attention_forward:
-            with self:  # the mode is off within a handler
+            with self:  # the mode is inactive inside a handler
                 return _MHA(*args, **kwargs)
         if self.softmax is not None and func in SOFTMAX:
             return self.softmax(func, *args, **kwargs)
@@ -70,36 +70,37 @@ class Interception(TorchFunctionMode):
 
 
 class AttentionFeed:
-    """The attention of one block at a time, handed to whoever watches the block's taps.
+    """Passes the attention tensors of each block to the block's taps.
 
-    `feed(block, name, tensor)` gets q, k, v, probs and per_head; probabilities are formed only for blocks that want
-    them. Of an attention that the model writes out, q and k are not known apart from scale and bias: it gives the rest.
+    `feed(block, name, tensor)` is called for q, k, v, probs and per_head; probabilities are computed only where
+    `wants_probs(block)`. If the model computes its softmax explicitly, q and k cannot be separated from scale and bias:
+    then only v, probs and per_head are passed.
     """
 
     def __init__(self, feed: Callable[[int, str, Tensor], Any], wants_probs: Callable[[int], bool]):
         self.feed, self.wants_probs = feed, wants_probs
         self.block: int | None = None
         self.batch = 0
-        self.probs: Tensor | None = None  # of the written-out softmax, until it is multiplied with the values
+        self.probs: Tensor | None = None  # of an explicit softmax, until they are multiplied by the values
         self.seen: set[int] = set()
-        self.error = 0.0  # largest |probs @ v - result| of the largest value, one image per call
-        self.eager = 0  # attentions that the model wrote out itself: there is nothing to compare with
+        self.error = 0.0  # largest |probs @ v - result| relative to the largest value, from one image per call
+        self.eager = 0  # explicit softmaxes seen: for these there is no fused result to compare with
 
     def enter(self, block: int, tokens: Tensor) -> None:
-        """This block begins to run."""
+        """Called when this block starts to run."""
         self.block, self.batch, self.probs = block, len(tokens), None
 
     def leave(self) -> None:
         self.block = self.probs = None
 
     def mode(self) -> Interception:
-        """To be open while the model runs."""
+        """The interception to activate while the model runs."""
         return Interception(self.fused, self.softmax, self.product)
 
     def fused(self, call: Any, query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> Tensor:
-        """What stands in for scaled_dot_product_attention: the fused result, and the probabilities beside it.
+        """Replaces scaled_dot_product_attention: the fused result, with the probabilities computed separately.
 
-        Where gradients are wanted the model continues with probabilities x values, so that they reach these.
+        If gradients are needed, the model continues with probabilities x values, so that gradients reach them.
         """
         if self.block is None:
             return call(query, key, value, *more, **named)
@@ -114,25 +115,25 @@ class AttentionFeed:
             self.compare(probs[:1], wide[:1], out[:1])
         else:
             out = call(query, key, value, *more, **named)
-        self.tell(**found, per_head=out)
+        self.emit(**found, per_head=out)
         return out
 
     def compare(self, probs: Tensor, value: Tensor, out: Tensor) -> None:
-        """Whether these are the probabilities that the model used."""
+        """Update `error`: how far the probabilities are from those that the model used."""
         off = (probs @ value - out).abs().max() / out.abs().max().clamp(min=1e-30)
         self.error = max(self.error, off.item())
 
     def softmax(self, call: Any, x: Tensor, *args: Any, **named: Any) -> Tensor:
-        """A softmax over a square is attention that the model writes out."""
+        """A softmax over a square matrix is attention that the model computes explicitly."""
         out = call(x, *args, **named)
         if self.block is not None and out.ndim >= 3 and out.shape[-1] == out.shape[-2]:
             self.eager += 1
             self.probs = out
-            self.tell(probs=self.by_head(out))
+            self.emit(probs=self.by_head(out))
         return out
 
     def product(self, call: Any, a: Tensor, b: Tensor, *args: Any, **named: Any) -> Tensor:
-        """The product that follows a written-out softmax: probabilities x values."""
+        """The product that follows an explicit softmax: probabilities x values."""
         out = call(a, b, *args, **named)
         if self.block is not None and self.probs is not None and a.shape == self.probs.shape:
             self.probs = None
@@ -141,13 +142,15 @@ class AttentionFeed:
         return out
 
     def by_head(self, x: Tensor) -> Tensor:
-        """(b, h, ...), where heads and batch may be one dimension."""
+        """(b, h, ...), also if batch and heads are merged into one dimension."""
         return x if x.ndim == 4 else x.unflatten(0, (self.batch, -1))
 
-    def tell(self, **tensors: Tensor) -> None:
+    def emit(self, **tensors: Tensor) -> None:
         assert self.block is not None
         if self.block in self.seen:
-            raise ValueError(f"Block {self.block} attends more than once: which of the two is meant is not known.")
+            raise ValueError(
+                f"Block {self.block} computes attention more than once per pass: it is unclear which one to record."
+            )
         self.seen.add(self.block)
         for name, tensor in tensors.items():
             self.feed(self.block, name, tensor)

@@ -1,4 +1,4 @@
-"""Adopting a CNN: its anatomy is found by watching one image pass."""
+"""Adopting a CNN: its anatomy is found by tracing one image through it."""
 
 import re
 from collections.abc import Iterator
@@ -15,22 +15,22 @@ from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, Hook, first_
 from sightline.models.parts import Part
 from sightline.spec import Features, ImageSpec
 
-UNIT = re.compile(r"Bottleneck|Block|Unit|Layer|Residual|Inception")  # names of units outside a row of modules
-NOT_A_UNIT = re.compile(r"Squeeze|^SE|SELayer|ECA|Pool|Norm(Act\w*|2d)?$|Activation$")  # gates have convolutions, too
+UNIT = re.compile(r"Bottleneck|Block|Unit|Layer|Residual|Inception")  # names of units outside a sequence of modules
+NOT_A_UNIT = re.compile(r"Squeeze|^SE|SELayer|ECA|Pool|Norm(Act\w*|2d)?$|Activation$")  # gates have convolutions too
 NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One module as the image passed it."""
+    """One call of a module during the traced pass."""
 
     path: str
     module: nn.Module
-    shape: tuple[int, ...]  # of what it put out
+    shape: tuple[int, ...]  # of the output
 
 
-def watch(module: nn.Module, x: Tensor) -> tuple[list[ModuleCall], Tensor]:
-    """Every module that ran, in the order in which they finished, and the output."""
+def trace(module: nn.Module, x: Tensor) -> tuple[list[ModuleCall], Tensor]:
+    """Every module that ran, in the order in which the calls finished, and the output."""
     seen: list[ModuleCall] = []
     hooks: list[Hook] = []
     for path, child in module.named_modules():
@@ -48,12 +48,12 @@ class AdoptedCNN(AdoptedModel):
     ):
         super().__init__(inner, **about)
         self.units = nn.ModuleList(Shortcuts(a) for a in added)
-        object.__setattr__(self, "last", last)  # looked at, not owned: `inner` owns them
+        object.__setattr__(self, "last", last)  # references: `inner` owns the modules
         object.__setattr__(self, "classifier", classifier)
 
     @classmethod
-    def take(cls, module: nn.Module, image: ImageSpec | None) -> "AdoptedCNN":
-        """Find out what it is by one image."""
+    def from_module(cls, module: nn.Module, image: ImageSpec | None) -> "AdoptedCNN":
+        """Adopt a module after tracing one image through it."""
         convolutions = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
         name = type(module).__name__
         if not convolutions:
@@ -63,7 +63,7 @@ class AdoptedCNN(AdoptedModel):
         first = next(module.parameters())
         x = torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device)
         try:
-            seen, out = watch(module, x)
+            seen, out = trace(module, x)
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise AdoptionError(
@@ -72,16 +72,14 @@ class AdoptedCNN(AdoptedModel):
         maps = [s for s in seen if len(s.shape) == 4]
         wide = [s for s in maps if s.shape[2] * s.shape[3] > 1] or maps
         if not wide or wide[-1].shape[2] > wide[-1].shape[1] * 64:
-            raise AdoptionError(
-                f"A {name} cannot be adopted: no feature map (batch, channels, rows, columns) was seen."
-            )
+            raise AdoptionError(f"A {name} cannot be adopted: it has no feature map (batch, channels, rows, columns).")
         if out.flatten(1).ndim != 2 or out.numel() != out.shape[0] * out.shape[1]:
             raise AdoptionError(
                 f"A {name} cannot be adopted: its output is {tuple(out.shape)}, not one vector per image."
             )
         last = wide[-1]
         if any(len(s.shape) == 3 and s.shape[1] > 1 for s in seen[seen.index(last) + 1 :]):
-            raise AdoptionError(f"A {name} cannot be adopted: after its last feature map it still works on tokens.")
+            raise AdoptionError(f"A {name} cannot be adopted: it processes tokens after its last feature map.")
         units = [s for s in maps if _is_unit(module, s)]
         classifier = _classifier(seen, seen.index(last), out)
         config = AdoptedConfig(
@@ -109,13 +107,13 @@ class AdoptedCNN(AdoptedModel):
     def classifier_layer(self) -> nn.Module | None:
         return self.classifier  # type: ignore[return-value]
 
-    def arrange(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+    def to_features(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
         tokens = last.flatten(2).mT
         return Features(tokens=tokens, grid=(last.shape[2], last.shape[3]), prefix=tokens[:, :0], pooled=pooled)
 
 
 def _classifier(seen: list[ModuleCall], after: int, out: Tensor) -> nn.Module | None:
-    """The last layer with weights after the feature map that has as many outputs as the model."""
+    """The last layer with weights after the feature map whose width is that of the model's output."""
     for s in reversed(seen[after + 1 :]):
         if isinstance(s.module, nn.Linear | nn.Conv2d) and s.shape[1] == out.shape[1]:
             return s.module
@@ -123,26 +121,29 @@ def _classifier(seen: list[ModuleCall], after: int, out: Tensor) -> nn.Module | 
 
 
 def _is_unit(model: nn.Module, s: ModuleCall) -> bool:
-    """A residual unit or its like: one of a row of modules, with several layers inside and no such row inside it."""
+    """Whether it is a residual unit or similar: one of a sequence of modules, with several layers but no such sequence
+    inside."""
     parent = model.get_submodule(s.path.rpartition(".")[0])
-    in_row = isinstance(parent, nn.Sequential | nn.ModuleList) or _named(s.module)
-    return in_row and _rich(s.module) and not _rows(s.module)
+    in_row = isinstance(parent, nn.Sequential | nn.ModuleList) or _has_unit_name(s.module)
+    return in_row and _has_several_layers(s.module) and not _contains_units(s.module)
 
 
-def _named(module: nn.Module) -> bool:
-    """Whether it is called a unit; a chain of layers so called is the branch of one (RegNet of torchvision)."""
+def _has_unit_name(module: nn.Module) -> bool:
+    """Whether its class name is that of a unit; an nn.Sequential so named is a branch (torchvision's RegNet)."""
     return bool(UNIT.search(type(module).__name__)) and not isinstance(module, nn.Sequential)
 
 
-def _rich(module: nn.Module) -> bool:
+def _has_several_layers(module: nn.Module) -> bool:
     layers = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     return len(layers) > 1 and not NOT_A_UNIT.search(type(module).__name__)
 
 
-def _rows(module: nn.Module) -> bool:
+def _contains_units(module: nn.Module) -> bool:
     inside = [m for m in module.modules() if isinstance(m, nn.Sequential | nn.ModuleList)]
-    named = (m for m in module.modules() if m is not module and _named(m))
-    return any(_rich(child) for row in inside for child in row.children()) or any(_rich(m) for m in named)
+    named = (m for m in module.modules() if m is not module and _has_unit_name(m))
+    return any(_has_several_layers(child) for row in inside for child in row.children()) or any(
+        _has_several_layers(m) for m in named
+    )
 
 
 def _parts(maps: list[ModuleCall], units: list[ModuleCall], classes: int, added: list[nn.Module]) -> Iterator[Part]:

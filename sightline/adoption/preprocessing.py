@@ -1,4 +1,4 @@
-"""How the images of a live model are prepared: what its library knows."""
+"""The preprocessing of a live model, as far as its library knows it."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def library(module: nn.Module) -> str:
 
 
 def size_of(module: nn.Module) -> tuple[int, int]:
-    """Height and width that the model is meant for."""
+    """Height and width of the images that the model expects."""
     config = getattr(module, "config", None)
     embed = getattr(module, "patch_embed", None)
     known = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
@@ -33,7 +33,7 @@ def size_of(module: nn.Module) -> tuple[int, int]:
 
 
 def spec_of(module: nn.Module, size: tuple[int, int], channels: int) -> ImageSpec:
-    """timm's models carry their preprocessing; transformers' Google models want 0.5, the rest ImageNet's numbers."""
+    """timm's models state their preprocessing; transformers' Google models take 0.5, others ImageNet's mean and std."""
     known: Any = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
     if isinstance(known, dict) and known.get("mean"):
         how = known.get("interpolation", "bicubic")

@@ -1,4 +1,4 @@
-"""What is added to what in the residual units of a CNN of another library: found by trying, not by name.
+"""The skip and the branch of each residual unit in a CNN of another library: found numerically, not by name.
 
 Two tensors are a unit's skip and branch if their sum is the unit's output. The branch is the one computed by more
 operations; the skip is the identity, or the few operations of a projection.
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from sightline.adoption.wrapper import Hook, temporary_hooks
 from sightline.models.taps import Tap
 
-CLOSE = 1e-3  # of the largest value, between skip + branch and the output of the unit
+CLOSE = 1e-3  # relative difference allowed between skip + branch and the output of the unit
 
 
 @dataclass(frozen=True)
 class Shortcut:
-    """The two tensors that a unit adds: what enters it, or the output of a module inside."""
+    """The two tensors that a unit adds: each is the unit's input or the output of a module inside it."""
 
     unit: nn.Module
     skip: nn.Module | None  # None: the unit's input
@@ -29,11 +29,11 @@ class Shortcut:
 
 
 class Shortcuts(nn.Module):
-    """Taps for the skip and the branch of one unit, fed with copies: many units add in place."""
+    """Taps for the skip and the branch of one unit. They get copies, because many units add in place."""
 
     def __init__(self, found: Shortcut):
         super().__init__()
-        object.__setattr__(self, "found", found)  # looked at, not owned
+        object.__setattr__(self, "found", found)  # a reference, not a submodule
         self.skip, self.branch = Tap(), Tap()
 
     def tap_hooks(self) -> Iterator[Hook]:
@@ -46,25 +46,25 @@ class Shortcuts(nn.Module):
 
 
 def shortcut(unit: nn.Module, seen: dict[nn.Module | None, Tensor], out: Tensor) -> Shortcut | None:
-    """The pair whose sum, as it is or after a ReLU, is the output of the unit; the last modules are tried first.
+    """The pair whose sum, possibly after a ReLU, is the output of the unit; the last modules are tried first.
 
-    `seen` holds what each module inside put out, and under None what entered the unit. Either of the two may have
-    layers: the branch is the longer way, whatever the modules are called and in whichever order they ran.
+    `seen` holds the output of each module inside, and under None the unit's input. Either of the two may have layers:
+    the branch is the longer path, whatever the modules are called and in whatever order they ran.
     """
     fit = [m for m, value in reversed(seen.items()) if value.shape == out.shape]
     for i, one in enumerate(fit):
         for other in fit[i + 1 :]:
             if not _inside(one, other) and not _inside(other, one) and same_sum(seen[one], seen[other], out):
                 skip, branch = sorted((other, one), key=lambda m: operations(seen[m], seen[None]))
-                assert branch is not None  # what entered is no operation away
+                assert branch is not None  # the input itself is zero operations away
                 return Shortcut(unit, skip, branch)
     return None
 
 
 def operations(value: Tensor, start: Tensor) -> int:
-    """How many operations lie between `start` and what was made of it, by the record that autograd keeps.
+    """Number of operations between `start` and `value`, by the autograd graph.
 
-    Operations on weights alone do not count: a frozen layer would be shorter than one that learns.
+    Operations on weights alone do not count, or a frozen layer would seem shorter than a trainable one.
     """
     leads: dict[Any, bool] = {}
 
@@ -80,40 +80,40 @@ def operations(value: Tensor, start: Tensor) -> int:
 
 
 def _inside(module: nn.Module | None, other: nn.Module | None) -> bool:
-    """Whether one is part of the other."""
+    """Whether `module` is part of `other`."""
     return module is not None and other is not None and any(m is module for m in other.modules())
 
 
 def same_sum(skip: Tensor, branch: Tensor, out: Tensor) -> bool:
-    """Whether `out` is skip + branch, or the positive part of it."""
+    """Whether `out` is skip + branch, or its ReLU."""
     total, limit = skip + branch, CLOSE * out.abs().max()
     return bool((total - out).abs().max() <= limit or (total.clamp(min=0) - out).abs().max() <= limit)
 
 
 def find(model: nn.Module, units: list[nn.Module], image: Tensor) -> dict[nn.Module, Shortcut]:
-    """Of each unit that adds; one pass, tensors held for as long as their unit runs.
+    """The shortcut of each unit that has one, from one pass; tensors are kept only while their unit runs.
 
-    Parameters that are zero (the last norm of a unit often starts so) tell nothing: they are 1 during the pass.
+    Parameters that are all zero (often the last norm of a unit) would hide the branch: they are 1 during the pass.
     """
     found: dict[nn.Module, Shortcut] = {}
     seen: dict[nn.Module, dict[nn.Module | None, Tensor]] = {}
     hooks: list[Hook] = []
 
     def enter(unit: nn.Module, args: tuple) -> tuple | None:
-        if not args or not isinstance(args[0], Tensor):  # a unit of a DenseNet takes a list, and adds nothing
+        if not args or not isinstance(args[0], Tensor):  # a unit of a DenseNet takes a list and has no sum
             return None
-        start = args[0].detach().clone().requires_grad_()  # the record is of one unit, so that it stays small
+        start = args[0].detach().clone().requires_grad_()  # one graph per unit, so that it stays small
         seen[unit] = {None: start}
-        return start.clone(), *args[1:]  # the unit may write into what it gets
+        return start.clone(), *args[1:]  # the unit may modify its input in place
 
     def leave(unit: nn.Module, out: Tensor) -> None:
-        with torch.no_grad():  # what is tried here is no part of the record
+        with torch.no_grad():  # the trials must not become part of the graph
             made = shortcut(unit, seen.pop(unit, {}), out)
         if made is not None:
             found[unit] = made
 
     def note(unit: nn.Module, inside: nn.Module, value: Tensor) -> None:
-        if unit in seen:  # a module may be shared, and run elsewhere
+        if unit in seen:  # a shared module may also run outside the unit
             seen[unit][inside] = value.clone()
 
     for unit in units:

@@ -1,4 +1,4 @@
-"""Adopting a ViT: where its blocks, norms and attention are, under whatever names, and taps with ours."""
+"""Adopting a ViT: finds its blocks, norms and attention, whatever their names, and gives them taps with our names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ HIDDEN = ("act", "activation_fn", "1")  # inside the MLP: timm, transformers, to
 LAST_NORM = ("norm", "ln", "layernorm")
 EMBED = ("patch_embed.proj", "conv_proj", "embeddings.patch_embeddings.projection")
 HEADS = ("head", "heads", "classifier", "cls_classifier")
-CLOSE = 1e-3  # of the largest value, between what is added and its sum
+CLOSE = 1e-3  # relative difference allowed between a sum and its summands
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Blocks:
     blocks: list[nn.Module]
     norm: nn.Module
     embed: nn.Conv2d
-    first: nn.Module  # what the tokens enter first
+    first: nn.Module  # the first module that the tokens enter
 
 
 def find_child(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
-    """The first of these children, by path, that is there."""
+    """The first of these children, by path, that exists."""
     modules = dict(module.named_modules())
     return next((modules[n] for n in names if n in modules), None)
 
 
 def find_blocks(module: nn.Module) -> list[nn.Module] | None:
-    """The longest row of siblings that each have two norms, attention and an MLP; None where there is no attention."""
+    """The longest sequence of siblings that each have two norms, attention and an MLP; None without attention."""
     best: list[nn.Module] | None = None
     for parent in module.modules():
         row = [
@@ -57,7 +57,7 @@ def find_blocks(module: nn.Module) -> list[nn.Module] | None:
 
 
 def find_encoder(module: nn.Module) -> Blocks:
-    """Everything that is needed, or what is missing."""
+    """The encoder of a ViT; AdoptionError says what is missing."""
     blocks = find_blocks(module) or []
     norms = [(path, m) for path, m in module.named_modules() if path.split(".")[-1] in LAST_NORM]
     last = [m for path, m in sorted(norms, key=lambda n: n[0].count(".")) if path.count(".") <= 1]
@@ -77,7 +77,7 @@ def find_encoder(module: nn.Module) -> Blocks:
 
 
 def head_count(block: nn.Module, seen: int) -> int:
-    """How many heads attended; of an attention that cannot be watched, what the module says."""
+    """Number of heads: as observed or, if the attention cannot be observed, as the module states."""
     attn: Any = find_child(block, ATTENTION)
     named = (getattr(part, n, None) for part in attn.modules() for n in ("num_heads", "num_attention_heads"))
     heads = seen or next((n for n in named if isinstance(n, int)), 0)
@@ -91,7 +91,7 @@ class BlockTaps(nn.Module):
 
     def __init__(self, block: nn.Module):
         super().__init__()
-        object.__setattr__(self, "block", block)  # looked at, not owned: `inner` owns it
+        object.__setattr__(self, "block", block)  # a reference: `inner` owns the block
         self.attn_skip, self.norm1, self.attn_branch, self.attn_sum = Tap(), Tap(), Tap(), Tap()
         self.attn = nn.ModuleDict({name: Tap() for name in ("q", "k", "v", "probs", "per_head")})
         self.norm2, self.mlp_branch, self.mlp_sum = Tap(), Tap(), Tap()
@@ -122,23 +122,23 @@ class BlockTaps(nn.Module):
 class AdoptedViT(AdoptedModel):
     """A ViT of another library."""
 
-    def __init__(self, inner: nn.Module, found: Blocks, **about: Any):
+    def __init__(self, inner: nn.Module, encoder: Blocks, **about: Any):
         super().__init__(inner, **about)
-        object.__setattr__(self, "found", found)
+        object.__setattr__(self, "found", encoder)
         self.embed, self.encoder_input, self.norm = Tap(), Tap(), Tap()
-        self.blocks = nn.ModuleList(BlockTaps(b) for b in found.blocks)
+        self.blocks = nn.ModuleList(BlockTaps(b) for b in encoder.blocks)
 
     @classmethod
-    def take(cls, module: nn.Module, image: ImageSpec | None) -> "AdoptedViT":
-        """Find out what it is, send one image through, and check what was found."""
-        found = find_encoder(module)
+    def from_module(cls, module: nn.Module, image: ImageSpec | None) -> "AdoptedViT":
+        """Adopt a module: find its encoder, pass one image through it, and verify the result."""
+        encoder = find_encoder(module)
         size = image.size if image else size_of(module)
         channels = next(m.in_channels for m in module.modules() if isinstance(m, nn.Conv2d))
-        patch = (found.embed.stride[0], found.embed.stride[1])
-        backbone = max(1, _reduction(module, found, size, channels))
+        patch = (encoder.embed.stride[0], encoder.embed.stride[1])
+        backbone = max(1, _reduction(module, encoder, size, channels))
         cell = (patch[0] * backbone, patch[1] * backbone)
         grid = (size[0] // cell[0], size[1] // cell[1])
-        tokens, logits, heads = _try(module, found, size, channels)
+        tokens, logits, heads = _run_blank_image(module, encoder, size, channels)
         prefix = tokens.shape[1] - grid[0] * grid[1]
         if tokens.ndim != 3 or not 0 <= prefix < 64:
             raise AdoptionError(
@@ -151,7 +151,7 @@ class AdoptedViT(AdoptedModel):
             kind="vit",
             size=size,
             width=tokens.shape[-1],
-            depth=len(found.blocks),
+            depth=len(encoder.blocks),
             classes=logits.shape[-1] if head is not None else 0,
             channels=channels,
             grid=grid,
@@ -161,12 +161,12 @@ class AdoptedViT(AdoptedModel):
             pool="cls" if prefix else "gap",
         )
         spec = image or spec_of(module, size, channels)
-        made = cls(module, found, config=config, image=spec, parts=tuple(_parts(config)))
+        made = cls(module, encoder, config=config, image=spec, parts=tuple(_parts(config)))
         made.verify()
         return made
 
     def verify(self) -> None:
-        """Sums must be the sums of what we take for their parts, and the heads' results the input of the projection."""
+        """Check that skips and branches add up to the sums, and that the heads' outputs are the projection's input."""
         c = self.config
         x = torch.linspace(-1, 1, c.channels * c.size[0] * c.size[1]).reshape(1, c.channels, *c.size)
         x = x.to(next(self.inner.parameters()))
@@ -176,8 +176,8 @@ class AdoptedViT(AdoptedModel):
         seen: dict[str, Tensor] = {}
         block: nn.Module = last.block  # type: ignore[assignment]
         out = find_child(block, ("attn.proj", "attention.o_proj", "attention.output.dense"))
-        handles = [getattr(last, n).register_forward_hook(_keep(seen, n)) for n in names]
-        handles.append(last.attn["per_head"].register_forward_hook(_keep(seen, "per_head")))
+        handles = [getattr(last, n).register_forward_hook(_store_output(seen, n)) for n in names]
+        handles.append(last.attn["per_head"].register_forward_hook(_store_output(seen, "per_head")))
         try:
             with temporary_hooks([(out, "in", lambda t: seen.update(merged=t))] if out is not None else []):
                 self.forward(x)
@@ -195,19 +195,19 @@ class AdoptedViT(AdoptedModel):
                 raise AdoptionError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
 
     def tap_hooks(self) -> list[Hook]:
-        found: Blocks = self.found  # type: ignore[assignment]
+        encoder: Blocks = self.found  # type: ignore[assignment]
         hooks: list[Hook] = [h for spy in self.blocks for h in spy.tap_hooks()]  # type: ignore[operator]
         if self.embed.watched:
-            hooks.append((found.embed, "out", lambda t: self.embed(t.flatten(2).mT)))
+            hooks.append((encoder.embed, "out", lambda t: self.embed(t.flatten(2).mT)))
         if self.encoder_input.watched:
-            hooks.append((found.first, "in", self.encoder_input))
+            hooks.append((encoder.first, "in", self.encoder_input))
         if self.norm.watched:
-            hooks.append((found.norm, "out", self.norm))
+            hooks.append((encoder.norm, "out", self.norm))
         return hooks
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Feed the taps of the attention from the model's own calls, where someone watches them."""
+    def interception(self) -> Iterator[None]:
+        """Feed the attention taps from the model's own calls while they are recorded."""
         blocks: Any = self.blocks
         if not any(taps.attention_watched for taps in blocks):
             yield
@@ -216,7 +216,7 @@ class AdoptedViT(AdoptedModel):
             lambda block, name, tensor: blocks[block].attn[name](tensor),
             lambda block: blocks[block].attn["probs"].watched,
         )
-        object.__setattr__(self, "attention", feed)  # how exact it was is asked afterwards
+        object.__setattr__(self, "attention", feed)  # its `error` is read afterwards
         with temporary_hooks(_block_hooks(feed, self.found.blocks)), feed.mode():  # type: ignore[union-attr, arg-type]
             yield
 
@@ -226,14 +226,14 @@ class AdoptedViT(AdoptedModel):
     def classifier_layer(self) -> nn.Module | None:
         return _head(self.inner)
 
-    def arrange(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+    def to_features(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
         patch = self.config.patch
         assert patch is not None
         grid, p = (size[0] // patch[0], size[1] // patch[1]), self.config.prefix
         return Features(tokens=last[:, p:], grid=grid, prefix=last[:, :p], pooled=pooled)
 
 
-def _keep(seen: dict[str, Tensor], name: str) -> Any:
+def _store_output(seen: dict[str, Tensor], name: str) -> Any:
     def keep(module: nn.Module, args: Any, output: Tensor) -> None:
         seen[name] = output
 
@@ -241,19 +241,21 @@ def _keep(seen: dict[str, Tensor], name: str) -> Any:
 
 
 def _head(module: nn.Module) -> nn.Module | None:
-    """The layer that makes logits, if it makes any."""
+    """The layer that outputs the logits, if there is one."""
     head = next((getattr(module, n) for n in HEADS if isinstance(getattr(module, n, None), nn.Module)), None)
     return None if head is None or isinstance(head, nn.Identity) else head
 
 
-def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int) -> tuple[Tensor, Tensor, int]:
+def _run_blank_image(
+    module: nn.Module, encoder: Blocks, size: tuple[int, int], channels: int
+) -> tuple[Tensor, Tensor, int]:
     """The last tokens, the output and the number of heads for one blank image."""
     first = next(module.parameters())
     x = torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device)
     seen: dict[str, Tensor] = {}
     heads: list[int] = []
     feed = AttentionFeed(lambda block, name, tensor: heads.append(tensor.shape[1]), lambda block: False)
-    hooks = [(found.norm, "out", lambda t: seen.update(tokens=t)), *_block_hooks(feed, found.blocks[:1])]
+    hooks = [(encoder.norm, "out", lambda t: seen.update(tokens=t)), *_block_hooks(feed, encoder.blocks[:1])]
     with temporary_hooks(hooks), feed.mode():
         try:
             out = first_logits(module(x))
@@ -265,11 +267,11 @@ def _try(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int)
             ) from error
     if "tokens" not in seen:
         raise AdoptionError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
-    return seen["tokens"], out, head_count(found.blocks[0], heads[0] if heads else 0)
+    return seen["tokens"], out, head_count(encoder.blocks[0], heads[0] if heads else 0)
 
 
 def _block_hooks(feed: AttentionFeed, blocks: list[nn.Module]) -> list[Hook]:
-    """Which block runs."""
+    """Tell the feed which block is running."""
     entered: list[Hook] = [(block, "in", partial(feed.enter, i)) for i, block in enumerate(blocks)]
     return [*entered, *((block, "out", lambda t: feed.leave()) for block in blocks)]
 
@@ -278,13 +280,13 @@ def _hybrid(module: nn.Module) -> bool:
     return hasattr(getattr(module, "patch_embed", None), "backbone")
 
 
-def _reduction(module: nn.Module, found: Blocks, size: tuple[int, int], channels: int) -> int:
-    """How much a backbone reduces the image before the patch embedding sees it."""
+def _reduction(module: nn.Module, encoder: Blocks, size: tuple[int, int], channels: int) -> int:
+    """The stride of a hybrid's backbone, before the patch embedding."""
     if not _hybrid(module):
         return 1
     first = next(module.parameters())
     seen: list[int] = []
-    with temporary_hooks([(found.embed, "in", lambda t: seen.append(t.shape[2]))]):
+    with temporary_hooks([(encoder.embed, "in", lambda t: seen.append(t.shape[2]))]):
         module(torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device))
     return size[0] // seen[0]
 

@@ -16,14 +16,14 @@ Hook = tuple[nn.Module, Literal["in", "out"], Callable[[Tensor], Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedConfig:
-    """What was found out about an adopted model, under the names of our configurations."""
+    """The configuration of an adopted model, under the names of our own configurations."""
 
     library: str
     kind: Literal["vit", "cnn"]
     size: tuple[int, int]
-    width: int  # of the tokens or of the last map
+    width: int  # channels of the tokens or of the last map
     depth: int  # blocks, or residual units
-    classes: int  # 0: the output is features
+    classes: int  # 0: features only
     channels: int = 3
     grid: tuple[int, int] = (1, 1)  # at `size`
     prefix: int = 0
@@ -35,8 +35,8 @@ class AdoptedConfig:
 class AdoptedModel(nn.Module, Displayable):
     """The wrapper. `inner` is the model itself, `config` what was found out, `image` how its images are prepared.
 
-    `model(pixels)` gives logits, `model.features(pixels)` tokens, grid and pooled vector; `sl.record` sees the paths
-    of `model.anatomy()`, which are spelled as in Sightline's own models.
+    `model(pixels)` gives logits, `model.features(pixels)` tokens, grid and pooled vector; `sl.record` takes the paths
+    of `model.anatomy()`, which are named as in Sightline's own models.
     """
 
     def __init__(self, inner: nn.Module, *, config: AdoptedConfig, image: ImageSpec, parts: tuple[Part, ...]):
@@ -50,72 +50,72 @@ class AdoptedModel(nn.Module, Displayable):
 
     def forward(self, x: Tensor) -> Tensor:
         seen: dict[str, Tensor] = {}
-        with temporary_hooks([*self.tap_hooks(), *self.head_hooks(seen)]), self.watching():
+        with temporary_hooks([*self.tap_hooks(), *self.head_hooks(seen)]), self.interception():
             out = first_logits(self.inner(x))
         self.pooled(seen.get("pooled", out).flatten(1))
         return self.head(out.flatten(1))
 
     def features(self, x: Tensor) -> Features:
-        """Tokens in raster order, the prefix apart, and what the head sees."""
+        """Tokens in raster order, prefix tokens, and the input of the head."""
         seen: dict[str, Tensor] = {}
         watch: list[Hook] = [(*self.last_layer(), lambda t: seen.update(tokens=t))]
-        with temporary_hooks([*self.tap_hooks(), *watch, *self.head_hooks(seen)]), self.watching():
+        with temporary_hooks([*self.tap_hooks(), *watch, *self.head_hooks(seen)]), self.interception():
             out = first_logits(self.inner(x))
         pooled = self.pooled(seen.get("pooled", out).flatten(1))
-        return self.arrange(seen["tokens"], pooled, (x.shape[2], x.shape[3]))
+        return self.to_features(seen["tokens"], pooled, (x.shape[2], x.shape[3]))
 
     def tap_hooks(self) -> list[Hook]:
-        """Hooks that feed the taps someone watches."""
+        """Hooks that feed the taps that are being recorded."""
         return []
 
-    def watching(self) -> AbstractContextManager[None]:
-        """What else is open while the model runs."""
+    def interception(self) -> AbstractContextManager[None]:
+        """A context that is active while the model runs."""
         return nullcontext()
 
     def last_layer(self) -> tuple[nn.Module, Literal["in", "out"]]:
-        """Where the last tokens or the last map can be seen."""
+        """The module, and its side, that has the last tokens or the last map."""
         raise NotImplementedError
 
     def head_hooks(self, seen: dict[str, Tensor]) -> list[Hook]:
-        """Note what the head sees; a model without head puts just that out."""
+        """Hooks that store the input of the head; without a head, that is the model's output."""
         head = self.classifier_layer()
         return [] if head is None else [(head, "in", lambda t: seen.update(pooled=t))]
 
     def classifier_layer(self) -> nn.Module | None:
-        """The layer that makes logits."""
+        """The layer that outputs the logits."""
         raise NotImplementedError
 
-    def arrange(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
-        """The last tensor as features."""
+    def to_features(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
+        """Features from the last tokens or the last map."""
         raise NotImplementedError
 
 
 @contextmanager
 def temporary_hooks(hooks: list[Hook]) -> Iterator[None]:
-    """Watch modules for the time of one call; nothing stays behind."""
+    """Hook modules while the context is open; all hooks are removed afterwards."""
     with ExitStack() as stack:
-        for module, side, tell in hooks:
-            handle = _watch_in(module, tell) if side == "in" else _watch_out(module, tell)
+        for module, side, call in hooks:
+            handle = _input_hook(module, call) if side == "in" else _output_hook(module, call)
             stack.callback(handle.remove)
         yield
 
 
-def _watch_in(module: nn.Module, tell: Callable[[Tensor], Any]) -> Any:
-    def look(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        tell(first_tensor("", (*args, *kwargs.values())))
+def _input_hook(module: nn.Module, call: Callable[[Tensor], Any]) -> Any:
+    def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        call(first_tensor("", (*args, *kwargs.values())))
 
-    return module.register_forward_pre_hook(look, with_kwargs=True)
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def _watch_out(module: nn.Module, tell: Callable[[Tensor], Any]) -> Any:
-    def look(module: nn.Module, args: tuple, output: Any) -> None:  # returns None: a value would replace the output
-        tell(first_tensor("", output))
+def _output_hook(module: nn.Module, call: Callable[[Tensor], Any]) -> Any:
+    def hook(module: nn.Module, args: tuple, output: Any) -> None:  # returns None: a value would replace the output
+        call(first_tensor("", output))
 
-    return module.register_forward_hook(look)
+    return module.register_forward_hook(hook)
 
 
 def first_logits(output: Any) -> Tensor:
-    """Logits, or the pooled vector of a model without head, from whatever a library returns."""
+    """Logits, or the pooled vector of a model without a head, from any library's output type."""
     for name in ("logits", "pooler_output"):
         value = getattr(output, name, None)
         if isinstance(value, Tensor):

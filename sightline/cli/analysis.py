@@ -10,19 +10,21 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.options import FOLDER, Words, held_out_option, several, size_option
+from sightline.cli.options import FOLDER, Words, combine_options, held_out_option, size_option
 from sightline.cli.shell import show, text, verb
 
-SHOWN = 3  # numbers of a summary in the table; the file has them all
-options = several(
-    click.option("--out", required=True, type=FOLDER, help="Folder for the results; finished ones are kept."),
+SHOWN = 3  # numbers per result in the table; the saved file has all of them
+options = combine_options(
+    click.option("--out", required=True, type=FOLDER, help="Folder for the results; existing ones are reused."),
     click.option("--report", is_flag=True, help="Also write the page, to --out/report."),
-    click.option("--names", "titles", type=Words(), default="", help="Names for the models, with commas between."),
-    click.option("--only", default="", help="Names of analyses, with commas between."),
+    click.option(
+        "--names", "titles", type=Words(), default="", help="Display names of the models, separated by commas."
+    ),
+    click.option("--only", default="", help="Names of analyses to run, separated by commas."),
     size_option,
     held_out_option,
-    click.option("--num", default=256, show_default=True, help="Number of images; analyses that keep maps use fewer."),
-    click.option("--seed", default=0, show_default=True, help="Seed of samples and random draws."),
+    click.option("--num", default=256, show_default=True, help="Number of images; analyses that store maps use fewer."),
+    click.option("--seed", default=0, show_default=True, help="Random seed."),
 )
 
 
@@ -31,7 +33,7 @@ options = several(
 @click.argument("data")
 @options
 def look(model: str, data: str, **settings: Any) -> None:
-    """Run every analysis that applies to MODEL on DATA, and save one result each.
+    """Run every analysis that applies to MODEL on DATA, and save each result.
 
     Example: sightline look vit-b16.augreg-i21k pets --out looks/vit --report
     """
@@ -44,7 +46,7 @@ def look(model: str, data: str, **settings: Any) -> None:
 @click.argument("data")
 @options
 def compare(a: str, b: str, data: str, **settings: Any) -> None:
-    """Compare two models on DATA: CKA between all layers, and every analysis of both side by side.
+    """Compare two models on DATA: CKA between all layers, and every other analysis side by side.
 
     Example: sightline compare runs/vit runs/bit scenes/count --out vit-bit
     """
@@ -61,10 +63,10 @@ def analyze(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Open models and data, run the analyses, write the page if asked to, and print the table."""
+    """Open models and data, run the analyses, write the page if requested, and print the table."""
     names = titles or sl.observe.model_names(sources)
     if len(names) != len(sources):
-        raise ValueError(f"--names has {len(names)} names for {len(sources)} models: give one for each.")
+        raise ValueError(f"--names has {len(names)} names for {len(sources)} models: give one per model.")
     models = [sl.observe.open_model(source, size=settings["size"], classes=10) for source in sources]
     images = sl.dataset(data, split=settings["split"] or sl.data.held_out_split(data))
     how = {"only": re.findall(r"[^,\s]+", settings["only"]), "n": settings["num"], "seed": settings["seed"]}

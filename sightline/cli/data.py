@@ -14,8 +14,8 @@ import sightline as sl
 from sightline.cli.shell import help_without_verb, show, verb
 
 SHOWN_CLASSES = 12
-SHOWN_FINDINGS = 20  # of one kind in the table; --json has them all
-split_option = click.option("--split", default=None, help="Which split, where there are several.")
+SHOWN_FINDINGS = 20  # findings of each kind in the table; --json has all of them
+split_option = click.option("--split", default=None, help="Which split, if there are several.")
 
 
 @click.group(invoke_without_command=True)
@@ -29,7 +29,7 @@ def data(context: click.Context) -> None:
 
 
 def data_verb(function: Callable[..., Any]) -> click.Command:
-    """A verb of this group."""
+    """Register a subcommand of this group."""
     command = verb(function)
     data.add_command(command)
     return command
@@ -58,7 +58,7 @@ def list_(as_json: bool) -> None:
 @data_verb
 @click.argument("name")
 def get(name: str, as_json: bool) -> None:
-    """Fetch the dataset NAME, and say where it came from.
+    """Download the dataset NAME, and print where it came from.
 
     Example: sightline data get cifar10
     """
@@ -92,11 +92,11 @@ def info(where: str, split: str | None, as_json: bool) -> None:
 @data_verb
 @click.argument("where", metavar="DATA")
 @split_option
-@click.option("--against", default=None, help="Another split or dataset, which must share no image with it.")
+@click.option("--against", default=None, help="Another split or dataset, which must not share images with it.")
 @click.option("--sheet", type=click.Path(dir_okay=False), default=None, help="Draw a contact sheet (PNG or JPEG).")
-@click.option("--strict", is_flag=True, help="Exit with 1 if a finding would spoil training or a measurement.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if a finding would harm training or evaluation.")
 def check(where: str, split: str | None, against: str | None, sheet: str | None, strict: bool, as_json: bool) -> None:
-    """Check DATA: broken and odd files, duplicates, leaks. A train split is compared with test or val.
+    """Check DATA for broken and unusual files, duplicates and label leaks. A train split is compared with test or val.
 
     Example: sightline data check flowers/ --sheet flowers.png --strict
     """
@@ -130,8 +130,8 @@ def print_findings(report: sl.data.CheckReport) -> None:
 @click.argument("where", metavar="DATA")
 @click.argument("out")
 @split_option
-@click.option("--per-shard", default=10_000, show_default=True, help="Images in a shard.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the shuffle.")
+@click.option("--per-shard", default=10_000, show_default=True, help="Images per shard.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the shuffle.")
 def shard(where: str, out: str, split: str | None, per_shard: int, seed: int, as_json: bool) -> None:
     """Write DATA as tar shards in WebDataset format to the folder OUT.
 

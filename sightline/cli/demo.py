@@ -21,8 +21,8 @@ from sightline.cli.shell import show, verb
 def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...], as_json: bool) -> None:
     """Train small models of every family, measure and analyze them, and write one page.
 
-    The models are a ViT, the same with global average pooling, a BiT and a hybrid. An interrupted demo resumes; a
-    finished one is only printed again.
+    The models are a ViT, the same with global average pooling, a BiT and a hybrid. Run it again to resume after an
+    interruption; a finished demo only prints its results.
 
     Example: sightline demo --minutes 2
     """
@@ -37,12 +37,12 @@ def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...]
         show({"models": report.models, "verdicts": verdicts, "page": report.page, "seconds": report.seconds}, True)
         return
     show(list(report.models), False, title=f"Models (seed {seed}, {report.steps} steps each)")
-    show(verdicts, False, title="The papers' claims on these models; a demo of minutes decides few of them")
+    show(verdicts, False, title="The papers' claims on these models; few can be decided after minutes of training")
     click.echo(f"Page: {report.page}")
 
 
 def verdict_row(v: sl.studies.Verdict) -> dict[str, Any]:
-    """A verdict with the effect that decides it; the page has all of them."""
+    """A verdict with its decisive effect; the page shows all effects."""
     effect = min(v.effects, key=lambda e: ("does not hold", "undecided", "holds").index(e.state)) if v.effects else None
     value = "" if effect is None else f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]"
     return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": value, "paper": v.statement}

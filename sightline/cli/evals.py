@@ -13,10 +13,10 @@ from sightline.cli.options import (
     Penalty,
     Words,
     batch_option,
+    combine_options,
     held_out_option,
     num_option,
     save_option,
-    several,
     size_option,
     workers_option,
 )
@@ -27,17 +27,17 @@ tokens_option = click.option(
     type=click.Choice(["pooled", "cls", "gap", "mean", "first"]),
     default="pooled",
     show_default=True,
-    help="Which tokens become the features.",
+    help="Which tokens to use as features.",
 )
-split_options = several(
-    click.option("--train-split", default="train", show_default=True, help="Split to learn from."),
-    click.option("--test-split", default="test", show_default=True, help="Split to measure on."),
+split_options = combine_options(
+    click.option("--train-split", default="train", show_default=True, help="Split to train on."),
+    click.option("--test-split", default="test", show_default=True, help="Split to test on."),
 )
-feature_options = several(tokens_option, size_option, num_option, batch_option, workers_option, save_option)
+feature_options = combine_options(tokens_option, size_option, num_option, batch_option, workers_option, save_option)
 
 
 def save_result(result: sl.Result, path: str | None) -> None:
-    """To the file that --save names."""
+    """Save a result to the file given by --save."""
     if path:
         result.save(path)
 
@@ -49,7 +49,7 @@ def save_result(result: sl.Result, path: str | None) -> None:
               help='Training images per class; "all" for all.')  # fmt: skip
 @click.option("--seeds", default=5, show_default=True, help="Number of draws of the shots.")
 @click.option("--l2", type=Penalty(), default="1024", show_default=True,
-              help="Penalty of the ridge regression; sweep chooses it on held-out shots.")  # fmt: skip
+              help="Ridge penalty, or sweep to choose it on held-out shots.")  # fmt: skip
 @split_options
 @feature_options
 def fewshot(
@@ -152,7 +152,7 @@ def print_evaluation(result: sl.Result, *, per_class: bool, confused: int, as_js
 @click.argument("model")
 @click.argument("data")
 @click.option("--layers", type=Words(), default="blocks", show_default=True,
-              help="blocks, features, or module paths with commas between.")  # fmt: skip
+              help="blocks, features, or module paths separated by commas.")  # fmt: skip
 @click.option("--probe", "kind", default="ridge", show_default=True, help="ridge, logistic or knn.")
 @click.option("--shots", type=int, help="Training images per class; by default all.")
 @click.option("--seeds", default=1, show_default=True, help="Number of draws of the shots.")
@@ -173,7 +173,7 @@ def probe(
     as_json: bool,
     **features: Any,
 ) -> None:
-    """Measure the accuracy of a probe at every layer of MODEL on DATA.
+    """Measure the accuracy of a probe on every layer of MODEL on DATA.
 
     Example: sightline probe vit-b16.augreg-i21k cifar10 --tokens gap
     """
@@ -192,12 +192,12 @@ def probe(
 @verb
 @click.argument("model")
 @click.argument("data")
-@click.option("--ways", type=Numbers(), default="5", show_default=True, help="Classes in an episode, such as 2,5,10.")
+@click.option("--ways", type=Numbers(), default="5", show_default=True, help="Classes per episode, such as 2,5,10.")
 @click.option("--shots", type=Numbers(), default="1,5", show_default=True, help="Labeled images per class.")
 @click.option("--queries", default=15, show_default=True, help="Images per class to classify.")
 @click.option("--episodes", "count", default=600, show_default=True, help="Number of episodes.")
 @click.option("--classifier", type=click.Choice(["prototype", "ridge"]), default="prototype", show_default=True)
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Random seed.")
 @held_out_option
 @feature_options
 def episodes(
@@ -216,7 +216,7 @@ def episodes(
     as_json: bool,
     **features: Any,
 ) -> None:
-    """Measure accuracy over K-way N-shot episodes on DATA, whose classes MODEL must not have been trained on.
+    """Measure K-way N-shot accuracy on DATA, whose classes MODEL must not have been trained on.
 
     Example: sightline episodes vit-b16.augreg-i21k pets --ways 5 --shots 1,5
     """
@@ -240,9 +240,9 @@ def episodes(
 
 @verb
 @click.argument("model")
-@click.option("--suite", default="scenes-vtab", show_default=True, help="scenes-vtab, or vtab with its data.")
-@click.option("--tasks", type=Words(), help="Only these tasks, with commas between.")
-@click.option("--root", type=FOLDER, help="Folder that holds the data of vtab.")
+@click.option("--suite", default="scenes-vtab", show_default=True, help="scenes-vtab, or vtab (needs its data).")
+@click.option("--tasks", type=Words(), help="Only these tasks, separated by commas.")
+@click.option("--root", type=FOLDER, help="Folder with the data of vtab.")
 @size_option
 @batch_option
 @workers_option
@@ -257,11 +257,11 @@ def vtab(
     as_json: bool,
     **batches: Any,
 ) -> None:
-    """Measure MODEL on a suite of tasks with 1,000 training images each; for VTAB-1k beside the ViT paper's table 9.
+    """Evaluate MODEL on a suite of tasks with 1,000 training images each; for VTAB-1k, next to the ViT paper's table 9.
 
     Example: sightline vtab runs/scenes --tasks cells,count
     """
     result = sl.vtab(sl.observe.open_model(model, size=size), suite, tasks=tasks or None, root=root, **batches)
     save_result(result, save)
-    rows = sl.evals.beside_references(result)
+    rows = sl.evals.vtab_rows(result)
     show({"rows": rows, **result.summary()} if as_json else rows, as_json, title=result.caption)

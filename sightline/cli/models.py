@@ -27,15 +27,15 @@ def models(glob: str, weights: bool, as_json: bool) -> None:
         return
     rows = [asdict(row) for row in sl.models.list_models(glob)]
     if not rows:
-        raise ValueError(f"No model matches {glob!r}. Type `sightline models` for all of them.")
-    print_table(rows, as_json, title="Any patch size (vit-b8) and any width (bit-r50x2) can be built, too.")
+        raise ValueError(f"No model matches {glob!r}. Type `sightline models` to list all of them.")
+    print_table(rows, as_json, title="Other patch sizes (vit-b8) and widths (bit-r50x2) can be built too.")
 
 
 def print_weights(glob: str, as_json: bool) -> None:
-    """Published weights; the bare name of a model lists all of its weights."""
+    """List published weights; the name of a model lists all of its weights."""
     entries = sl.weights.zoo(glob) or sl.weights.zoo(f"{glob}.*")
     if not entries:
-        raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` for all of them.")
+        raise ValueError(f"No weights match {glob!r}. Type `sightline models --weights` to list all of them.")
     rows = [
         {
             "weights": w.name,
@@ -48,7 +48,7 @@ def print_weights(glob: str, as_json: bool) -> None:
         }
         for w in entries
     ]
-    print_table(rows, as_json, title="sl.load(NAME) fetches them once; a local file works as well.")
+    print_table(rows, as_json, title="sl.load(NAME) downloads them once; a local file works too.")
 
 
 @verb
@@ -85,7 +85,7 @@ def trained_model(name: str, changes: dict[str, Any]) -> Any:
 
 
 def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
-    """A description as names and values."""
+    """A description as a table of names and values."""
     config: Any = description.config
     cost = description.cost
     share = {"share of attention products": f"{cost.attention_macs / cost.macs:.1%}"} if cost.tokens else {}

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their values are written."""
+"""Options that several verbs share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FOLDER = click.Path(file_okay=False)
 
 
-def several(*options: Decorator) -> Decorator:
-    """Options as one decorator, in the order of the help."""
+def combine_options(*options: Decorator) -> Decorator:
+    """Combine options into one decorator, in the order of the help."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -23,7 +23,7 @@ def several(*options: Decorator) -> Decorator:
 
 
 class Numbers(click.ParamType):
-    """Whole numbers with commas between; "all" where a verb knows what it means."""
+    """Whole numbers separated by commas; also "all" if the option allows it."""
 
     name = "numbers"
 
@@ -35,7 +35,7 @@ class Numbers(click.ParamType):
 
 
 class Words(click.ParamType):
-    """Words with commas between."""
+    """Words separated by commas."""
 
     name = "names"
 
@@ -69,8 +69,8 @@ class Size(click.ParamType):
 
 
 batch_option = click.option("--batch", default=64, show_default=True, help="Images per batch.")
-workers_option = click.option("--workers", default=0, show_default=True, help="Processes that decode images.")
+workers_option = click.option("--workers", default=0, show_default=True, help="Number of processes that decode images.")
 save_option = click.option("--save", type=click.Path(dir_okay=False), help="Save the result to this file (.npz).")
 num_option = click.option("--num", type=int, help="Number of scenes, where DATA is scenes/NAME.  [default: 2000]")
-size_option = click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled.")
-held_out_option = click.option("--split", help="Split to measure on; by default test, else val, else everything.")
+size_option = click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled to it.")
+held_out_option = click.option("--split", help="Split to evaluate on; by default test, else val, else everything.")

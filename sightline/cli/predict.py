@@ -34,7 +34,7 @@ def predict(model: str, images: tuple[str, ...], top: int, as_csv: bool, batch: 
     Example: sightline predict runs/pets photos/
     """
     if as_csv and as_json:
-        raise ValueError("--csv and --json exclude each other: give one of them.")
+        raise ValueError("--csv and --json exclude each other: give only one.")
     predictions = sl.predict(model, list(paths(images)), top=top, batch=batch)
     if as_json:
         show(facts(predictions), True)
@@ -52,7 +52,7 @@ def predict(model: str, images: tuple[str, ...], top: int, as_csv: bool, batch: 
 
 
 def paths(images: tuple[str, ...]) -> Iterator[str]:
-    """The arguments, with the lines of standard input in place of -."""
+    """The arguments, with - replaced by the lines of standard input."""
     for name in images:
         if name != "-":
             yield name
@@ -62,7 +62,7 @@ def paths(images: tuple[str, ...]) -> Iterator[str]:
 
 
 def facts(predictions: sl.evals.Predictions) -> dict[str, Any]:
-    """Everything, for machines."""
+    """All predictions as plain values, for --json."""
     return {
         "by": predictions.by,
         "named by": predictions.named_by,
@@ -91,7 +91,7 @@ def csv_text(predictions: sl.evals.Predictions) -> str:
 
 
 def rows(predictions: sl.evals.Predictions, folder: str) -> list[dict[str, str]]:
-    """One row per class; the image stands in the first of its rows."""
+    """One row per class; the image is named in the first of its rows."""
     return [
         {
             "image": printable(os.path.relpath(one.image, folder) if folder else one.image) if rank == 0 else "",
@@ -104,7 +104,7 @@ def rows(predictions: sl.evals.Predictions, folder: str) -> list[dict[str, str]]
 
 
 def common_folder(images: tuple[str, ...]) -> str:
-    """The folder that holds all images, for the title; empty where there is none."""
+    """The common folder of all images, for the title; empty if there is none."""
     folders = {os.path.dirname(image) for image in images}
     if "" in folders or len({os.path.isabs(f) for f in folders}) > 1:
         return ""

@@ -1,4 +1,4 @@
-"""What every verb shares: the group, `--json`, tables, and how errors reach the user."""
+"""Shared by every verb: the command group, `--json`, tables, and error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 import sightline as sl
 from sightline.cli.verbs import VERBS
 
-# printed below the help of every verb that takes one
+# appended to the help of every verb that takes this argument
 ARGUMENTS = {
     "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), timm:NAME, "
     "torchvision:NAME[:WEIGHTS], hf:NAME_OR_FOLDER, FILE.py:FUNCTION (a function of yours that returns a timm, "
@@ -26,7 +26,7 @@ ARGUMENTS = {
 
 
 class LazyVerbs(click.Group):
-    """The verbs of the table. A verb's file is imported when the verb runs or shows its help, and not before."""
+    """The verbs of the table. A verb's file is imported only when the verb runs or shows its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -42,7 +42,7 @@ class LazyVerbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in VERBS and not args[0].startswith("-"):
             near = "".join(f" Did you mean {name}?" for name in difflib.get_close_matches(args[0], VERBS, 1))
-            raise click.UsageError(f"There is no command {args[0]!r}.{near} Type sightline --help for all of them.")
+            raise click.UsageError(f"There is no command {args[0]!r}.{near} Type sightline --help to list all of them.")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -62,13 +62,13 @@ def cli(context: click.Context) -> None:
 
 
 def help_without_verb(context: click.Context) -> None:
-    """A group on its own prints its help."""
+    """Print the help if no subcommand is given."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 def verb(function: Callable[..., Any]) -> click.Command:
-    """A command with `--json` and, below its help, what its arguments are; `eval_` is the verb eval."""
+    """A command with `--json`, and with its arguments explained below its help; `eval_` becomes the verb eval."""
     command = click.command(function.__name__.rstrip("_"))(function)
     command.params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print machine-readable JSON."))
     words = {p.human_readable_name.lower() for p in command.params if isinstance(p, click.Argument)}
@@ -77,11 +77,11 @@ def verb(function: Callable[..., Any]) -> click.Command:
 
 
 def show(data: Any, as_json: bool, title: str = "") -> None:
-    """Print rows (a list of dicts) as a table, or one dict as a list of names and values."""
+    """Print a list of dicts as a table, or one dict as a list of names and values."""
     if as_json:
         from sightline.spec import to_json  # here: `--help` does without
 
-        click.echo(to_json(data, other=plain))
+        click.echo(to_json(data, other=to_plain))
         return
     from rich import box  # here: `--help` does without
     from rich.console import Console
@@ -105,7 +105,7 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
 
 
 def text(value: Any) -> str:
-    """A value in a table."""
+    """Format a value for a table."""
     match value:
         case None:
             return ""
@@ -126,20 +126,20 @@ def text(value: Any) -> str:
 
 
 def memory(count: int) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
 
 
-def plain(value: Any) -> Any:
-    """What JSON does not have and our encoder does not know: arrays and paths."""
+def to_plain(value: Any) -> Any:
+    """Convert arrays and paths, which the JSON encoder does not handle."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. An error that the user can fix is one sentence and exit code 2, never a traceback."""
+    """Run the command line. An error that the user can fix prints one sentence and exits with code 2."""
     # OpenMP reads this once, when a verb loads torch. By default a waiting thread spins for some milliseconds. On a
-    # busy machine it spins away the time that the others need to get ready, and training falls to a fraction of its
-    # fair share (docs/log.md). A library leaves this to its caller; child processes inherit it.
+    # busy machine that takes time from the threads it waits for, and training slows down several times (docs/log.md).
+    # Set here because a library leaves it to its caller; child processes inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="sightline", standalone_mode=False)
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except (ValueError, FileNotFoundError) as error:
         complain(str(error))
-    except ConnectionError as error:  # another process of the job is gone
+    except ConnectionError as error:  # another process of the job died
         sys.exit(f"sightline: {error}")
 
 

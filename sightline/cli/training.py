@@ -18,14 +18,20 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `train` and `tune` share."""
+    """The options that `train` and `tune` share."""
     for option in reversed(
         (
             click.option("--out", required=True, type=click.Path(file_okay=False), help="The run folder."),
             click.option(
-                "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a field of the recipe."
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Change a field of the recipe, such as lr=0.01.",
             ),
-            click.option("--val", help="Validation: a split, a share of the training data such as 0.1, or none."),
+            click.option(
+                "--val", help="Validation data: a split, a fraction of the training data such as 0.1, or none."
+            ),
             click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10000)."),
             click.option("--fraction", type=float, help="Train on this share of the training data."),
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
@@ -34,8 +40,14 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--parallel", type=click.Choice(["ddp", "fsdp"]), default="ddp", help="Under torchrun."),
             click.option("--device", help="cpu, cuda or mps; by default the accelerator, if there is one."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
-            click.option("--smoke", is_flag=True, help="Two steps and one evaluation, to see that everything works."),
-            click.option("--prove-resume", is_flag=True, help="Train, interrupt, resume, and compare the bytes."),
+            click.option(
+                "--smoke", is_flag=True, help="Run only two steps and one evaluation, to see that everything works."
+            ),
+            click.option(
+                "--prove-resume",
+                is_flag=True,
+                help="Check that a resumed run is bit-identical to an uninterrupted one.",
+            ),
         )
     ):
         function = option(function)
@@ -44,10 +56,12 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @verb
 @click.argument("data")
-@click.option("--model", "name", required=True, help="A model's name, such as vit-micro4 (sightline models).")
-@click.option("--recipe", help="A recipe's name (sightline recipes); by default one for a laptop.")
-@click.option("--with", "shape", multiple=True, metavar="NAME=VALUE", help="A field of the model, such as pool=gap.")
-@click.option("--task", type=click.Choice(["classify", "masked", "mae"]), help="Instead of the recipe's own.")
+@click.option("--model", "name", required=True, help="Name of the model, such as vit-micro4 (sightline models).")
+@click.option("--recipe", help="Name of the recipe (sightline recipes); by default one for a laptop.")
+@click.option(
+    "--with", "shape", multiple=True, metavar="NAME=VALUE", help="Change a field of the model, such as pool=gap."
+)
+@click.option("--task", type=click.Choice(["classify", "masked", "mae"]), help="Objective, instead of the recipe's.")
 @options
 def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: str | None, **how: Any) -> None:
     """Train a model on DATA from scratch. Run the same command again to resume after an interruption.
@@ -69,10 +83,10 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 
 @verb
 @click.argument("data")
-@click.option("--model", "weights", required=True, help="Weights: a file, a run folder, or a name from the zoo.")
-@click.option("--recipe", help="A recipe's name; by default vit_finetune, or bit_hyperrule for a BiT.")
+@click.option("--model", "weights", required=True, help="Weights: a file, a run folder, or a published name.")
+@click.option("--recipe", help="Name of the recipe; by default vit_finetune, or bit_hyperrule for a BiT.")
 @click.option("--data-is", type=click.Choice(["small-similar", "small-different", "large-similar", "large-different"]),
-              help="Select the layers to train by what the data is like (sl.training.transfer).")  # fmt: skip
+              help="What the data is like, which selects the layers to train (sl.training.transfer).")  # fmt: skip
 @options
 def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how: Any) -> None:
     """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to resume.
@@ -90,7 +104,7 @@ def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how
 def run_training(
     data: str, build: Callable[..., Any], *, model: str, recipe: str, settings: Sequence[str], **how: Any
 ) -> None:
-    """Data, recipe and model from the options; then `sl.fit`, a smoke run, or a proof of resume."""
+    """Open data, recipe and model from the options; then run `sl.fit`, a smoke run, or the resume check."""
     split = sl.training.split_data(data, val=how["val"], num=how["num"], fraction=how["fraction"], size=how["size"])
     area = int(math.prod(split.train[0][0].shape[:2]))
     r = sl.recipes.get(recipe, model=model, data=data, num_images=len(split.train), image_area=area)
@@ -115,7 +129,7 @@ def is_first_process() -> bool:
 
 
 def limit_batch(recipe: Any, images: int, settings: Sequence[str]) -> Any:
-    """The recipe's own batch has at most all training images; a batch that was asked for stays as it is."""
+    """Limit the recipe's batch size to the number of training images, unless the user set it."""
     if any(setting.partition("=")[0].strip() in ("batch", "repeat") for setting in settings):
         return recipe
     limited = recipe.limit_batch(images, processes=int(os.environ.get("WORLD_SIZE", 1)))
@@ -129,15 +143,17 @@ def limit_batch(recipe: Any, images: int, settings: Sequence[str]) -> Any:
 
 
 def few_shot_evaluators(split: Any, recipe: Any) -> Any:
-    """Few-shot accuracy, five times in a run."""
+    """Few-shot accuracy, measured five times in a run."""
     train, val = split.train, split.val if split.val is not None else split.train
     if min(train.counts()) < 10:
-        raise ValueError(f"--few-shot takes 10 images of every class; {train.name} has {min(train.counts())} of one.")
+        raise ValueError(
+            f"--few-shot needs 10 images of every class; one class of {train.name} has {min(train.counts())}."
+        )
     return ((max(1, recipe.total_steps(len(train)) // 5), sl.evals.fewshot_evaluator(train, val)),)
 
 
 def show_run(run: Any, test: Any, as_json: bool) -> None:
-    """The last numbers of a run, and its accuracy on the test data, which training never saw."""
+    """Print the final metrics of a run, and its accuracy on the test data."""
     if not is_first_process():
         return
     facts: dict[str, Any] = {"run": str(run.folder), "steps": run.about["ended"]["step"], **run.summary()}
@@ -148,7 +164,7 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
 
 
 def show_proof(proof: Any, as_json: bool) -> None:
-    """The proof; exit code 1 if it does not hold."""
+    """Print the result of the resume check; exit with code 1 if it failed."""
     facts = {"steps": proof.steps, "interrupted at": proof.interrupted_at}
     show({**facts, "same weights": proof.same_weights, "same losses": proof.same_losses}, as_json)
     if not proof.holds:
@@ -158,7 +174,7 @@ def show_proof(proof: Any, as_json: bool) -> None:
 @verb
 @click.argument("folder", default="runs", type=click.Path())
 def runs(folder: str, as_json: bool) -> None:
-    """A table of the runs in FOLDER, with their curves.
+    """List the runs in FOLDER, with their curves.
 
     Example: sightline runs runs/
     """
@@ -169,7 +185,9 @@ def runs(folder: str, as_json: bool) -> None:
     if rows := [row(summary, as_json) for summary in summaries if not summary.problem]:
         show(rows, as_json)
     else:
-        raise ValueError(f"{folder} contains no runs: sightline train DATA --model NAME --out {folder}/NAME makes one.")
+        raise ValueError(
+            f"{folder} contains no runs: sightline train DATA --model NAME --out {folder}/NAME starts one."
+        )
 
 
 def row(summary: Any, as_json: bool) -> dict[str, Any]:
@@ -181,7 +199,7 @@ def row(summary: Any, as_json: bool) -> dict[str, Any]:
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
-    """A curve in a line of text, scaled to its own range."""
+    """A curve as one line of text, scaled to its own range."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return ""
@@ -194,7 +212,7 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 @verb
 @click.argument("name", required=False)
 def recipes(name: str | None, as_json: bool) -> None:
-    """The recipes that `--recipe` takes; with NAME, the fields of one.
+    """List the recipes for `--recipe`; with NAME, the fields of one.
 
     Example: sightline recipes vit_finetune
     """

@@ -1,10 +1,10 @@
-"""The table of contents: every verb, the file of this room that holds it, and its line in `sightline --help`."""
+"""The table of verbs: the file of each, and its line in `sightline --help`."""
 
 from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """Where a verb is, and what it does."""
+    """The file of a verb, and its one-line help."""
 
     file: str
     help: str
@@ -12,7 +12,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "models": Verb("models", "List models, or published weights."),
-    "show": Verb("models", "Describe a model and what it costs."),
+    "show": Verb("models", "Describe a model and its cost."),
     "data": Verb("data", "List, fetch, describe, check and shard datasets."),
     "train": Verb("training", "Train a model from scratch."),
     "tune": Verb("training", "Fine-tune trained weights."),
@@ -21,9 +21,9 @@ VERBS = {
     "predict": Verb("predict", "Classify images with a trained model."),
     "eval": Verb("evals", "Measure the accuracy of a classifier."),
     "fewshot": Verb("evals", "Measure the few-shot accuracy of frozen features."),
-    "probe": Verb("evals", "Measure the accuracy of a probe at every layer."),
-    "episodes": Verb("evals", "Measure accuracy over K-way N-shot episodes."),
-    "vtab": Verb("evals", "Measure a model on a suite of tasks."),
+    "probe": Verb("evals", "Measure the accuracy of a probe on every layer."),
+    "episodes": Verb("evals", "Measure K-way N-shot accuracy on unseen classes."),
+    "vtab": Verb("evals", "Evaluate a model on a suite of tasks."),
     "look": Verb("analysis", "Run every analysis that applies to a model."),
     "compare": Verb("analysis", "Compare two models layer by layer."),
     "report": Verb("report", "Write one page about saved results."),

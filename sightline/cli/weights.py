@@ -1,4 +1,4 @@
-"""`sightline convert`: weights from one format to another."""
+"""`sightline convert`: convert weights from one format to another."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from sightline.cli.shell import show, verb
 @click.option("--heads", type=int, help="Number of attention heads, where the file does not say.")
 @click.option("--size", type=int, help="Resample position embeddings to this image size.")
 @click.option(
-    "--method", default="paper", show_default=True, help="How to resample: paper, timm, timm-npz, hf or torchvision."
+    "--method", default="paper", show_default=True, help="Resampling method: paper, timm, timm-npz, hf or torchvision."
 )
-@click.option("--classes", type=int, help="Put a new zero head for this many classes.")
-@click.option("--lenient", is_flag=True, help="Leave out unexplained keys instead of refusing the file.")
+@click.option("--classes", type=int, help="Replace the head by a new zero-initialized one with this many classes.")
+@click.option("--lenient", is_flag=True, help="Ignore unknown keys instead of refusing the file.")
 def convert(
     source: str,
     out: str,
@@ -51,7 +51,7 @@ def convert(
     """
     options: dict[str, Any] = {"method": method, "strict": not lenient}
     options |= {k: v for k, v in {"heads": heads, "size": size, "classes": classes}.items() if v is not None}
-    with muted("sightline.weights"):  # the report below says the same
+    with silence("sightline.weights"):  # the report below repeats them
         report = sl.convert(source, out, to=to, verify=not no_verify, **options)
     about: dict[str, Any] = {"source": report.source, "format": report.format, "written": out, "as": to}
     about |= {fate: report.count(fate) for fate in ("taken", "resized", "new", "left")}
@@ -64,12 +64,12 @@ def convert(
     for warning in report.warnings:
         click.echo(f"note: {warning}")
     if full:
-        show([line(e) for e in report.entries], False, title="keys")
+        show([format_key(e) for e in report.entries], False, title="keys")
 
 
 @contextmanager
-def muted(name: str) -> Iterator[None]:
-    """Without the messages of one logger."""
+def silence(name: str) -> Iterator[None]:
+    """Silence one logger."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -78,8 +78,8 @@ def muted(name: str) -> Iterator[None]:
         logger.disabled = before
 
 
-def line(entry: Any) -> dict[str, str]:
-    """One key on one line."""
+def format_key(entry: Any) -> dict[str, str]:
+    """Format one key as one line."""
     shapes = [" x ".join(map(str, s)) for s in (entry.found, entry.wanted) if s is not None]
     why = f"{entry.why} ({entry.method})" if entry.method else entry.why
     return {

@@ -37,7 +37,7 @@ MAX_REPLACEMENTS = 100  # images of the same class that are tried in place of an
 
 @dataclass(frozen=True)
 class LazyImage:
-    """An image of which only the header was read: the crop decides at which scale a JPEG is decoded."""
+    """An image whose header alone was read: the crop decides at which scale a JPEG is decoded."""
 
     raw: RawImage
     image: Image.Image | None  # None: `raw` is pixels already

@@ -104,7 +104,9 @@ class Dataset(LabeledImages, Displayable):
         ([100, 77, 60], 10)
         """
         if ratio < 1:
-            raise ValueError(f"ratio={ratio}: the largest class is at least as large as the smallest.")
+            raise ValueError(
+                f"ratio={ratio}: expected at least 1, the size of the largest class relative to the smallest."
+            )
         labels = self._single_labels()
         most = int(np.bincount(labels).max())
         keep = np.rint(most * ratio ** (-np.arange(len(self.classes)) / max(1, len(self.classes) - 1)))

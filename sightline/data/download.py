@@ -1,4 +1,4 @@
-"""Download one file by HTTP: resumed after an interruption, verified, complete or not there at all."""
+"""Download one file by HTTP: resumed after an interruption, verified, and never left incomplete."""
 
 import hashlib
 import http.client
@@ -23,7 +23,7 @@ def download(url: str, target: Path, checksum: str = "") -> Path:
     `.part` file, which a later call resumes and which is renamed once its checksum is right.
     """
     with lock(target.with_name(f".{target.name}.lock")):
-        if target.exists() and has_checksum(target, checksum):  # perhaps another process was faster
+        if target.exists() and has_checksum(target, checksum):  # another process may have been faster
             return target
         part = target.with_name(target.name + ".part")
         resumed = part.exists()
@@ -49,13 +49,13 @@ def digest(path: Path, kind: str) -> str:
 
 
 def has_checksum(path: Path, checksum: str) -> bool:
-    """Whether a file has this checksum; an empty one fits every file."""
+    """Whether a file has this checksum; an empty checksum matches every file."""
     kind, _, expected = checksum.partition(":")
     return not checksum or digest(path, kind).startswith(expected.lower())
 
 
 def _version_file(part: Path) -> Path:
-    """Keeps the server's tag of the version that a partial file belongs to."""
+    """The file that stores the server's version tag (ETag) of a partial file."""
     return part.with_name(part.name + ".tag")
 
 
@@ -66,7 +66,7 @@ def _receive(url: str, part: Path, *, unversioned: bool) -> None:
         raise UnreachableError(f"{url} is not on disk, and SIGHTLINE_OFFLINE forbids downloading it.")
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "sightline"}
-    if have and _version_file(part).exists():  # resume only the very same file
+    if have and _version_file(part).exists():  # resume only the same version of the file
         headers |= {"Range": f"bytes={have}-", "If-Range": _version_file(part).read_text()}
     elif have and unversioned:
         headers["Range"] = f"bytes={have}-"
@@ -83,7 +83,7 @@ def _receive(url: str, part: Path, *, unversioned: bool) -> None:
 
 
 def _append(reply: Any, part: Path, have: int) -> None:
-    """Write the body of the reply after the first `have` bytes, and insist on its full length."""
+    """Append the body of the reply after the first `have` bytes, and check its full length."""
     version = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
     if version and not version.startswith("W/"):  # a weak tag does not promise the same bytes
         _version_file(part).write_text(version)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Number = int | float  # users may write 1 for 1.0
 Ints = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
-ROUNDS = 6  # of the Feistel network; four are enough to look random
+ROUNDS = 6  # rounds of the Feistel network; four are enough to look random
 
 
 def splitmix64(words: UInt64s) -> UInt64s:

@@ -42,4 +42,4 @@ class FetchError(ValueError):
 
 
 class UnreachableError(FetchError):
-    """The server could not be reached; it may be later, or from elsewhere."""
+    """The server could not be reached; trying later, or from another network, may help."""

@@ -18,7 +18,7 @@ LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_i
 
 
 class Files(Dataset):
-    """Image files, with a label each."""
+    """Image files with one label each."""
 
     def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
         self.name, self.paths, self.classes = name, paths, tuple(classes)
@@ -142,8 +142,8 @@ def find_images(folder: str) -> list[str]:
 
 
 class Manifest(Files):
-    """A CSV file with a header, or a JSONL file, with the columns path (or file, image), label (or class), and perhaps
-    split. Paths are relative to the folder of the manifest, or to `root`, and must not lead out of it.
+    """A CSV file with a header, or a JSONL file, with the columns path (or file, image), label (or class), and
+    optionally split. Paths are relative to the folder of the manifest, or to `root`, and must not lead out of it.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()

@@ -31,14 +31,14 @@ SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".
 MAX_PIXELS = 89_478_485  # where Pillow starts to warn of a decompression bomb: 256 MB of RGB
 MAX_BYTES = 1 << 28
 MAX_ASPECT_RATIO = 100  # long to short side; ImageNet has up to 15 (500 x 33), and a square crop of 100 shows 1 %
-MAX_RESIZED_PIXELS = 1 << 24  # of a whole image resized before the center crop, 64 MB: 16 to 1 at 1024 pixels
+MAX_RESIZED_PIXELS = 1 << 24  # limit of an image resized before the center crop, 64 MB: aspect ratio 16 at 1024 pixels
 KERNELS = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
     "nearest": Image.Resampling.NEAREST,
 }
 EXIF_ORIENTATION = 0x0112  # tag number
-FLIPPED_COLUMNS, FLIPPED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)  # of orientation values
+FLIPPED_COLUMNS, FLIPPED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientation values
 
 
 @dataclass(frozen=True)

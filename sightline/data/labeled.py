@@ -1,4 +1,4 @@
-"""Labeled images: what every source provides, and all that batches need of it."""
+"""Labeled images: the interface that every source implements and that batches use."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from sightline.data.draws import Ints, hash_key, permute
 from sightline.data.errors import BadImage
 from sightline.data.images import Pixels, RawImage
 
-Labels = NDArray[np.int64] | NDArray[np.bool_]  # (n,) one class each, or (n, k) any number of them
+Labels = NDArray[np.int64] | NDArray[np.bool_]  # (n,) one class per image, or (n, k) any number of classes
 
 
 class LabeledImages(ABC):

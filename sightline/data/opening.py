@@ -36,7 +36,7 @@ def image_files(where: str | os.PathLike[str]) -> list[str]:
             raise BadImage(f"{printable(text)} has no images ({', '.join(SUFFIXES[:5])} ...).")
         return files
     if os.path.lexists(text) or not glob.has_magic(text):
-        return [text]  # if it does not exist, opening it says so
+        return [text]  # if it does not exist, opening it reports that
     matches = [p for p in sorted(glob.glob(text, recursive=True)) if not os.path.isdir(p)]
     if not matches:
         raise BadImage(f"No file matches {printable(text)}.")

@@ -75,7 +75,7 @@ def _has_shards(folder: str, split: str | None) -> bool:
 
 
 def held_out_split(name: str | Path) -> str | None:
-    """The split to measure on where none is named: test, else val, else None for the whole.
+    """The default split for evaluation: test, else val, else None for the whole dataset.
 
     >>> sl.data.held_out_split("cifar10")
     'test'
@@ -87,9 +87,9 @@ def held_out_split(name: str | Path) -> str | None:
 def dataset_pair(
     name: str | Path, split: str | None = None, against: str | None = None
 ) -> tuple[Dataset, Dataset | None]:
-    """A dataset, and one that it must share no image with, as `sl.data.check` takes them.
+    """A dataset, and one with which it must not share images, as `sl.data.check` takes them.
 
-    `against` is another split or another dataset. Where neither is named, a train split is paired with test or val.
+    `against` is another split or another dataset. By default, a train split is paired with test or val.
 
     >>> sl.data.dataset_pair("scenes/count", split="train", against="val")
     (<scenes/count: 10,000 images, 8 classes>, <scenes/count: 10,000 images, 8 classes>)

@@ -36,6 +36,6 @@ from .probing.probes import LinearProbe as LinearProbe
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
 from .vtab_protocol import Vtab as Vtab
-from .vtab_protocol import beside_references as beside_references
 from .vtab_protocol import vtab as vtab
 from .vtab_protocol import vtab_references as vtab_references
+from .vtab_protocol import vtab_rows as vtab_rows

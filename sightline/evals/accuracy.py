@@ -1,4 +1,4 @@
-"""Classification by a model's own head: top-1 and top-5, per class, confusion, calibration, second test sets."""
+"""Accuracy of a model's own head: top-1 and top-5, per class, confusion, calibration, several test sets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ BINS = 15  # of confidence, for calibration (Guo et al. 2017)
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Result):
-    """How well predictions fit their labels.
+    """Accuracy and calibration of predictions.
 
-    The confusion matrix is held as triples (label, prediction, count): with 21,000 classes the square would not fit.
+    The confusion matrix is stored as triples (label, prediction, count): with 21,000 classes it would be too large.
 
     >>> import numpy as np
     >>> r = sl.evals.score(np.array([[3., 0, 0], [0, 3, 0], [0, 3, 0]]), [0, 1, 2])
@@ -32,12 +32,12 @@ class Classification(Result):
     """
 
     top1: float
-    top5: float  # share of images whose label is among the five best; 1 where there are five classes or fewer
-    interval: tuple[float, float]  # of top-1, 95 %, Wilson
+    top5: float  # share of images whose label is among the five best classes; 1 for five classes or fewer
+    interval: tuple[float, float]  # 95 % Wilson interval of top-1
     classes: tuple[str, ...]
-    per_class: NDArray[np.float64]  # top-1 by class; NaN for a class without images
-    counts: NDArray[np.int64]  # images by class
-    pairs: NDArray[np.int64]  # (m, 3): label, prediction, how often
+    per_class: NDArray[np.float64]  # top-1 of each class; NaN for a class without images
+    counts: NDArray[np.int64]  # images of each class
+    pairs: NDArray[np.int64]  # (m, 3): label, prediction, count
     loss: float  # mean cross-entropy
     calibration_error: float  # ECE over bins of confidence
     bins: NDArray[np.float64]  # (15, 3): mean confidence, accuracy, share of images; NaN, NaN, 0 for an empty bin
@@ -49,7 +49,7 @@ class Classification(Result):
         return square
 
     def confused(self, count: int = 10) -> list[tuple[str, str, int]]:
-        """The most frequent mistakes: label, prediction, how often."""
+        """The most frequent mistakes: label, prediction, count."""
         wrong = self.pairs[self.pairs[:, 0] != self.pairs[:, 1]]
         worst = wrong[np.argsort(-wrong[:, 2], kind="stable")[:count]]
         return [(self.classes[a], self.classes[b], int(n)) for a, b, n in worst]
@@ -73,10 +73,10 @@ def score(
     how: dict[str, Any] | None = None,
     about: About | None = None,
 ) -> Classification:
-    """Everything there is to say about logits (n, k) and labels (n,).
+    """Score logits (n, k) against labels (n,).
 
-    Equal logits are ranked by class number, so a model that says nothing is right as often as class 0 occurs, and not
-    always. ECE: 15 bins of equal width, the mean of |accuracy - confidence| weighted by the images in each.
+    Equal logits are ranked by class number, so constant logits are right as often as class 0 occurs, not always. ECE:
+    15 bins of equal width, the mean of |accuracy - confidence| weighted by the number of images in each.
 
     >>> import numpy as np
     >>> sl.evals.score(np.zeros((4, 4)), [0, 1, 2, 3]).top1
@@ -84,15 +84,15 @@ def score(
     """
     s, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     if s.ndim != 2 or y.ndim != 1 or len(s) != len(y) or len(y) == 0:
-        raise ValueError(f"Logits are (n, classes) with n labels, at least one; got {s.shape} and {y.shape}.")
+        raise ValueError(f"Logits must be (n, classes) with n labels, at least one; got {s.shape} and {y.shape}.")
     if not np.isfinite(s).all():
-        raise ValueError(f"{int((~np.isfinite(s)).any(1).sum())} rows of the logits hold NaN or infinite values.")
+        raise ValueError(f"{int((~np.isfinite(s)).any(1).sum())} rows of the logits have NaN or infinite values.")
     k = s.shape[1]
     if not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= k:
-        raise ValueError(f"Labels are class numbers in 0..{k - 1}.")
+        raise ValueError(f"Labels must be class numbers in 0..{k - 1}.")
     names = tuple(classes) if classes is not None else tuple(map(str, range(k)))
     if len(names) != k:
-        raise ValueError(f"There are {k} logits an image and {len(names)} class names.")
+        raise ValueError(f"There are {k} logits per image but {len(names)} class names.")
     own = s[np.arange(len(y)), y][:, None]
     before = ((s > own) | ((s == own) & (np.arange(k) < y[:, None]))).sum(1)  # classes ranked above the label's
     guess = s.argmax(1)
@@ -123,7 +123,7 @@ def score(
 def calibration(
     confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = BINS
 ) -> tuple[float, NDArray[np.float64]]:
-    """Expected calibration error, and (confidence, accuracy, share) of each bin; bins are open below, closed above."""
+    """Expected calibration error, and (confidence, accuracy, share) of each bin; bins include their upper edge only."""
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     count = np.bincount(place, minlength=bins)
     safe = np.where(count > 0, count, np.nan)
@@ -167,16 +167,16 @@ def logits(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -
 
 
 def check_classifier(model: Any) -> None:
-    """A model that gives features alone cannot name a class."""
+    """Refuse a model that only gives features."""
     check_model(model, "features")
     if getattr(getattr(model, "config", None), "classes", 1) == 0:
-        raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.evals.LinearProbe on them.")
+        raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.evals.LinearProbe.")
 
 
 def match_classes(
     names: Sequence[str] | None, count: int, dataset: Dataset
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The model's number of each of the dataset's classes, and the names of all of the model's classes."""
+    """The model's class number for each class of the dataset, and the names of all classes of the model."""
     if names is not None and len(names) == count and set(dataset.classes) <= set(names):
         number = {name: i for i, name in enumerate(names)}
         return np.array([number[c] for c in dataset.classes]), tuple(names)
@@ -194,7 +194,7 @@ def match_classes(
 
 @dataclass(frozen=True, kw_only=True)
 class TestSets(Result):
-    """One model on several test sets of the same classes: what it loses on the second, third ... (ImageNet-V2).
+    """Accuracy of one model on several test sets of the same classes, such as ImageNet val and ImageNet-V2.
 
     >>> import numpy as np
     >>> sl.evals.TestSets(title="", caption="", names=("val", "v2"), top1=np.array([.8, .7]), top5=np.array([.9, .8]),
@@ -202,7 +202,7 @@ class TestSets(Result):
     {'val': 0.8, 'v2': 0.7, 'v2 - val': -0.1}
     """
 
-    __test__ = False  # no test case, whatever pytest makes of the name
+    __test__ = False  # not a test case, despite its name
 
     names: tuple[str, ...]
     top1: NDArray[np.float64]
@@ -234,7 +234,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
     ones = [one for one in found.values() if isinstance(one, Classification)]
     return TestSets(
         title="Accuracy on several test sets",
-        caption=f"Top-1 of one model on {', '.join(found)}; the first is what the others are compared with.",
+        caption=f"Top-1 of one model on {', '.join(found)}; the others are compared with the first.",
         how={"model": describe(model)},
         about=combine(*(one.about for one in ones)),
         names=tuple(found),

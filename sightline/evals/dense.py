@@ -1,4 +1,4 @@
-"""Dense features: how well patches segment images and locate objects."""
+"""Dense features: segmentation and object localization from patch tokens."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from sightline.evals.probing.ridge import L2, Ridge, apply, check_l2
 
 
 def grid_tokens(data: FeatureTable | ArrayLike | Tensor) -> Tensor:
-    """Tokens of the grid alone, (n, t, d)."""
+    """The patch tokens, without prefix, (n, t, d)."""
     if isinstance(data, FeatureTable):
         name = list(data.layers)[-1]
         x = data.features
@@ -27,10 +27,10 @@ def grid_tokens(data: FeatureTable | ArrayLike | Tensor) -> Tensor:
 
 
 class SegmentationHead:
-    """A linear map from each patch's token to the classes of its pixels, in closed form; fit / predict / score.
+    """A linear map from each patch token to the classes of its pixels, in closed form; fit / predict / score.
 
-    It learns the share of each class in a patch; scores are enlarged bilinearly to the pixels. `score` is the mean
-    intersection over union of the classes that occur in the truth or in the prediction.
+    It learns the share of each class in a patch; scores are upsampled bilinearly to the pixels. `score` is the mean
+    intersection over union of the classes that occur in the ground truth or in the prediction.
 
     >>> import numpy as np, torch
     >>> masks = np.zeros((8, 4, 4), int); masks[:, 2:] = 1
@@ -49,7 +49,7 @@ class SegmentationHead:
             raise ValueError(f"There are {len(x)} images and {len(m)} masks.")
         self.classes = int(m.max()) + 1
         if len(np.unique(m)) < 2:
-            raise ValueError("The masks are of one class only; there is nothing to tell it from.")
+            raise ValueError("The masks contain only one class; a classifier needs at least two.")
         shares = torch.from_numpy(patch_shares(m, self.grid, self.classes)).double()
         ridge = Ridge.of(x.flatten(0, 1), 2 * shares.flatten(0, 1) - 1)
         self.weights, self.scaling = ridge.solve(self.l2), ridge.scaling
@@ -58,7 +58,7 @@ class SegmentationHead:
     def _tokens(self, tokens: FeatureTable | ArrayLike | Tensor) -> Tensor:
         x = grid_tokens(tokens)
         if x.shape[1] != self.grid[0] * self.grid[1]:
-            raise ValueError(f"A grid of {self.grid[0]} x {self.grid[1]} has not {x.shape[1]} tokens.")
+            raise ValueError(f"A grid of {self.grid[0]} x {self.grid[1]} does not have {x.shape[1]} tokens.")
         return x
 
     def predict(self, tokens: FeatureTable | ArrayLike | Tensor, size: tuple[int, int]) -> NDArray[np.int64]:
@@ -93,7 +93,7 @@ def _masks(masks: ArrayLike) -> NDArray[np.int64]:
 
 
 def intersection_over_union(guess: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """By class, over all pixels together."""
+    """Intersection over union of each class, over all pixels."""
     square = np.bincount((truth * classes + guess).ravel(), minlength=classes * classes).reshape(classes, classes)
     both = np.diag(square)
     either = square.sum(0) + square.sum(1) - both
@@ -103,8 +103,8 @@ def intersection_over_union(guess: NDArray[np.int64], truth: NDArray[np.int64], 
 class BoxProbe:
     """A linear map from an image's features to the box of its object, in closed form; fit / predict / score.
 
-    Takes (n, d), or all tokens (n, t, d): those are laid side by side, so that their places count. Boxes are left,
-    upper, right, lower in 0..1, see `sl.evals.scene_boxes`. `score` is the mean intersection over union.
+    Takes (n, d), or all tokens (n, t, d), which are concatenated so that their positions matter. Boxes are left, upper,
+    right, lower in 0..1, see `sl.evals.scene_boxes`. `score` is the mean intersection over union.
 
     >>> import torch
     >>> boxes = torch.rand(200, 4).sort(1).values[:, [0, 1, 2, 3]]
@@ -122,7 +122,7 @@ class BoxProbe:
         if len(x) != len(target):
             raise ValueError(f"There are {len(x)} images and {len(target)} boxes.")
         if len(x) < 2:
-            raise ValueError("A box probe learns from at least two images.")
+            raise ValueError("A box probe needs at least two images.")
         ridge = Ridge.of(x, target)
         self.weights, self.scaling = ridge.solve(self.l2), ridge.scaling
         return self
@@ -153,7 +153,7 @@ def _boxes(boxes: ArrayLike | Tensor) -> Tensor:
 
 
 def box_overlap(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union of boxes, row by row; two empty boxes do not overlap."""
+    """Intersection over union of boxes, row by row; 0 for two empty boxes."""
     low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
     both = np.prod(np.clip(high - low, 0, None), axis=1)
     area = [np.prod(np.clip(x[:, 2:] - x[:, :2], 0, None), axis=1) for x in (a, b)]

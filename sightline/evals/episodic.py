@@ -15,8 +15,8 @@ from sightline.evals.inputs import (
     Given,
     as_features,
     check_finite,
-    check_varied,
-    positive_whole,
+    check_not_constant,
+    check_positive,
     single_labels,
     vectors,
 )
@@ -29,7 +29,7 @@ Classifier = Literal["prototype", "ridge"]
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One small task: rows of the support set and of the queries, class by class.
+    """One episode: row numbers of the support set and of the queries, by class.
 
     >>> import numpy as np
     >>> e = sl.evals.sample_episode(np.arange(40) % 8, ways=5, shots=2, queries=3, seed=0)
@@ -45,8 +45,8 @@ class Episode:
 def sample_episode(
     labels: NDArray[np.int64], *, ways: int, shots: int, queries: int, seed: int, number: int = 0
 ) -> Episode:
-    """Episode `number` of a seed. More ways keep the classes and more shots the support that fewer had, and the
-    queries do not change with the shots: what differs between two settings is the setting.
+    """Episode `number` of a seed. Episodes are nested: with more ways or shots, the classes and the support set of
+    fewer are kept, and the queries do not depend on the shots.
 
     >>> import numpy as np
     >>> few, many = (sl.evals.sample_episode(np.arange(40) % 8, ways=3, shots=n, queries=1, seed=0) for n in (1, 4))
@@ -68,7 +68,7 @@ def sample_episode(
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes(Result):
-    """Accuracy of many episodes for each number of ways and shots, and how alike features are within a class.
+    """Accuracy of many episodes for each number of ways and shots, and feature similarity within and between classes.
 
     >>> import numpy as np
     >>> half = np.full((1, 1, 4), 0.5)
@@ -81,7 +81,7 @@ class Episodes(Result):
     shots: tuple[int, ...]
     accuracy: NDArray[np.float64]  # (ways, shots, episodes)
     within: float  # mean cosine similarity of two images of one class
-    between: float  # and of two classes
+    between: float  # of two images of different classes
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -114,12 +114,12 @@ def episodes(
     trained_on: Iterable[str] = (),
     seed: int = 0,
 ) -> Episodes:
-    """K-way N-shot accuracy: K classes with N labeled images each, and queries of those classes to tell apart.
+    """K-way N-shot accuracy: K classes with N labeled images each, and queries of those classes to classify.
 
-    `trained_on` names the classes that the model was trained with: one of them among the features' classes is an
-    error, since few-shot learning asks about classes it has never seen; `sl.evals.split_classes` makes such a split.
-    "prototype" takes the class whose mean of normalized features is most similar by cosine, "ridge" the classifier of
-    `sl.fewshot` fitted to the support set. Several ways or shots give every combination, on the same episodes.
+    `trained_on` names the classes that the model was trained on: none of them may be among the features' classes,
+    because episodes test classes that the model has never seen; `sl.evals.split_classes` splits a dataset that way.
+    "prototype" predicts the class whose mean normalized feature has the largest cosine similarity, "ridge" fits the
+    classifier of `sl.fewshot` to the support set. Several ways or shots give every combination, on the same episodes.
 
     >>> import torch
     >>> y = torch.arange(200) % 10
@@ -130,15 +130,15 @@ def episodes(
     data = as_features(features)
     x, y = vectors(data), single_labels(data, "features")
     check_finite(x, "features")
-    check_varied(x, "features")
+    check_not_constant(x, "features")
     check_disjoint([data.classes[i] for i in np.unique(y)], trained_on)
     many = tuple((v,) if isinstance(v, int) else tuple(v) for v in (ways, shots))
-    positive_whole("ways and shots", [*many[0], *many[1]])
-    positive_whole("queries and episodes", (queries, episodes))
+    check_positive("ways and shots", [*many[0], *many[1]])
+    check_positive("queries and episodes", (queries, episodes))
     if classifier not in ("prototype", "ridge"):
         raise ValueError(f"classifier is 'prototype' or 'ridge'; got {classifier!r}.")
     if min(many[0]) < 2:
-        raise ValueError("An episode has at least two ways: with one there is nothing to tell apart.")
+        raise ValueError("An episode needs at least two ways.")
     check_sizes(y, data.classes, ways=max(many[0]), needed=max(many[1]) + queries)
     kept = torch.nn.functional.normalize(x.double(), dim=1) if classifier == "prototype" else x
     accuracy = np.zeros((len(many[0]), len(many[1]), episodes))
@@ -167,10 +167,10 @@ def _rows(x: Tensor, index: NDArray[np.int64]) -> Tensor:
 
 
 def check_sizes(labels: NDArray[np.int64], classes: Sequence[str], *, ways: int, needed: int) -> None:
-    """Enough classes, and in each enough images for support and queries."""
+    """Require enough classes, and enough images in each for support and queries."""
     counts = np.bincount(labels, minlength=len(classes))
     if (counts > 0).sum() < max(ways, 2):
-        raise ValueError(f"{ways} ways need as many classes; the features have {int((counts > 0).sum())}.")
+        raise ValueError(f"{ways} ways need {ways} classes; the features have {int((counts > 0).sum())}.")
     small = [f"{name} ({n})" for name, n in zip(classes, counts) if 0 < n < needed]
     if small:
         listed = ", ".join(small[:5]) + (" ..." if len(small) > 5 else "")
@@ -181,7 +181,7 @@ def check_sizes(labels: NDArray[np.int64], classes: Sequence[str], *, ways: int,
 
 
 def classify(support: Tensor, query: Tensor, classifier: Classifier = "prototype") -> float:
-    """Accuracy of one episode: support (k, n, d), query (k, q, d); ties count as wrong answers do, by class order."""
+    """Accuracy of one episode: support (k, n, d), query (k, q, d); ties go to the first class."""
     k, n, _ = support.shape
     flat = query.flatten(0, 1)
     if classifier == "prototype":
@@ -195,18 +195,18 @@ def classify(support: Tensor, query: Tensor, classifier: Classifier = "prototype
 
 
 def check_disjoint(classes: Iterable[str], trained_on: Iterable[str]) -> None:
-    """Support classes must not be among those of training."""
+    """Classes of episodes must not be among those of training."""
     shared = sorted(set(classes) & set(trained_on))
     if shared:
         listed = ", ".join(shared[:5]) + (" ..." if len(shared) > 5 else "")
         raise ValueError(
-            f"Episodes ask about classes that training has not seen; it has seen {listed}. "
+            f"Episodes need classes that the model was not trained on; it was trained on {listed}. "
             "Split them: sl.evals.split_classes."
         )
 
 
 def split_classes(dataset: Dataset, fraction: float = 0.5, *, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Two parts of a dataset that share no class: one to train on, one to draw episodes from.
+    """Split a dataset into two parts with disjoint classes: one to train on, one to draw episodes from.
 
     >>> base, novel = sl.evals.split_classes(sl.dataset("scenes/objects", num=100), 0.6, seed=0)
     >>> len(base.classes), len(novel.classes), set(base.classes) & set(novel.classes)
@@ -215,14 +215,14 @@ def split_classes(dataset: Dataset, fraction: float = 0.5, *, seed: int = 0) -> 
     count = len(dataset.classes)
     first = round(fraction * count)
     if not 0 < first < count:
-        raise ValueError(f"A share of {fraction} of {count} classes leaves one side without any.")
+        raise ValueError(f"A fraction of {fraction} of {count} classes leaves one part without classes.")
     if dataset.labels.ndim != 1:
         raise ValueError(f"{dataset.name} has several labels per image; classes cannot be split.")
     order = generator(seed, "class split").permutation(count)
-    return _only(dataset, np.sort(order[:first])), _only(dataset, np.sort(order[first:]))
+    return _select_classes(dataset, np.sort(order[:first])), _select_classes(dataset, np.sort(order[first:]))
 
 
-def _only(dataset: Dataset, classes: NDArray[np.int64]) -> Dataset:
+def _select_classes(dataset: Dataset, classes: NDArray[np.int64]) -> Dataset:
     part = Subset(dataset, np.flatnonzero(np.isin(dataset.labels, classes)))
     part.classes = tuple(dataset.classes[i] for i in classes)
     part.labels = np.searchsorted(classes, part.labels)
@@ -230,7 +230,7 @@ def _only(dataset: Dataset, classes: NDArray[np.int64]) -> Dataset:
 
 
 def cosine_similarity(x: Tensor, labels: Any) -> tuple[float, float]:
-    """Mean cosine similarity of all pairs within a class, and of all pairs from two classes; from sums, not from pairs.
+    """Mean cosine similarity of all pairs within a class, and of all pairs from different classes.
 
     >>> import torch
     >>> sl.evals.cosine_similarity(torch.tensor([[1.0, 0], [2, 0], [0, 1], [0, 3]]), [0, 0, 1, 1])

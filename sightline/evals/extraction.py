@@ -1,4 +1,4 @@
-"""One pass over a dataset: features of many layers at once, to memory or to a file, resumed where it stopped."""
+"""Extract features of many layers in one pass over a dataset, into memory or a file; an interrupted pass resumes."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ from sightline.observe.selection import (
 from sightline.progress import progress
 from sightline.spec import About, Features, ImageSpec
 
-SAVE_EVERY = 10.0  # seconds between notes of how far a file has come
+SAVE_EVERY = 10.0  # seconds between saves of the progress
 
 
 def extract(
@@ -52,15 +52,15 @@ def extract(
     image: ImageSpec | None = None,
     maps: Maps = "own",
 ) -> FeatureTable:
-    """Features of every image of a dataset, in its order, in inference mode, by one pass.
+    """Features of every image of a dataset, in order, from one pass in inference mode.
 
-    `layers`: None for the model's output, "blocks" for the output of every block or residual unit, "all", numbers of
-    blocks, module paths or globs. `tokens`: "pooled" as the model itself pools (class token or mean; at the output:
-    what the head sees), "cls", "gap" (mean of the patches), "mean" (of all tokens), "first", the number of one patch,
-    or "all" of them, prefix first, as (n, t, d), and "patches" without the prefix; a CNN's map is a grid of tokens.
-    `maps="last"` brings every map to the size of the last one, by the protocol of Raghu et al. `out` writes
-    one file, read lazily; a stopped pass resumes where it stopped. Preprocessing is the model's own unless `image` says
-    otherwise. Memory is that of one batch and of what is kept.
+    `layers`: None for the model's output, "blocks" for the output of every block or residual unit, "all", block
+    numbers, module paths or globs. `tokens`: "pooled" as the model itself pools (class token or mean; at the output,
+    the input of the head), "cls", "gap" (mean of the patches), "mean" (of all tokens), "first", the number of one
+    patch, "all" of them as (n, t, d), prefix first, or "patches" without the prefix; a CNN's map is a grid of tokens.
+    `maps="last"` brings every map to the size of the last one, as Raghu et al. do. `out` writes one file, which is
+    read lazily; an interrupted pass resumes. Preprocessing is the model's own unless `image` is given. Memory holds
+    one batch and the extracted features.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> images = sl.dataset("scenes/shape", num=20, size=32)
@@ -84,7 +84,7 @@ def extract(
 
 
 def check_model(model: Any, method: str) -> None:
-    """A model that is not ours, or not wrapped, is met here with a word of advice."""
+    """Refuse a model of another library that is not wrapped, and say how to wrap it."""
     inner = model.model if isinstance(model, ObservedModel) else model
     known = callable(getattr(inner, method, None)) and isinstance(getattr(inner, "image", None), ImageSpec)
     if not known or not isinstance(inner, nn.Module):
@@ -92,7 +92,7 @@ def check_model(model: Any, method: str) -> None:
 
 
 class ExtractionPass:
-    """What is computed from each batch."""
+    """Computes the features of each batch."""
 
     def __init__(self, s: ObservedModel, layers: list[str], tokens: Tokens, maps: Maps):
         self.target, self.layers, self.tokens, self.maps = s, layers, tokens, maps
@@ -129,7 +129,7 @@ class ExtractionPass:
             raise ValueError(f"{name} {error}: tokens={self.tokens!r} is not possible; use 'gap' or 'first'.") from None
 
     def table(self, dataset: Dataset, kept: dict[str, Tensor], about: About) -> FeatureTable:
-        """The value to come, its tensors without content, from the features of a first batch."""
+        """The table to fill, with tensors on the meta device, from the features of a first batch."""
         layers = {
             k: torch.empty(len(dataset), *v.shape[1:], dtype=torch.float32, device="meta") for k, v in kept.items()
         }
@@ -157,7 +157,7 @@ class ExtractionPass:
         }
 
     def key(self, about: About) -> str:
-        """What makes a file of features this one and no other."""
+        """The identity of a feature file: a file is reused only if its key is the same."""
         model = [m.fingerprint for m in about.models]
         settings = (model, about.images, self.layers, self.tokens, self.maps, asdict(self.target.image))
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
@@ -176,7 +176,7 @@ class ExtractionPass:
 
 
 def describe(model: Any) -> str:
-    """A model in a few words, for captions."""
+    """A short description of a model, for captions."""
     plan, file = plan_of(model), source(model)
     sizes = [f"{n} {getattr(plan, n)}" for n in ("width", "depth", "units") if getattr(plan, n, None)]
     name = type(getattr(model, "inner", model)).__name__ + (f" ({', '.join(sizes)})" if sizes else "")
@@ -185,7 +185,7 @@ def describe(model: Any) -> str:
 
 @dataclass
 class MemoryStore:
-    """Features on their way into memory."""
+    """Collects features in memory."""
 
     done: int = 0
     table: FeatureTable | None = None
@@ -198,14 +198,14 @@ class MemoryStore:
         pass
 
     def begin(self, table: FeatureTable) -> None:
-        """Make room for all of it."""
+        """Allocate memory for all images."""
         self.table = table
-        with torch.inference_mode(False):  # features may be trained on later
+        with torch.inference_mode(False):  # not inference tensors, so that they can be trained on
             self.held = {k: torch.empty(v.shape, dtype=v.dtype) for k, v in table.layers.items()}
 
     def write(self, at: int, batch: dict[str, Tensor]) -> None:
         for name, value in batch.items():
-            self.held[name][at : at + len(value)] = value  # copies, converts and brings it to the CPU in one go
+            self.held[name][at : at + len(value)] = value  # copies, converts and moves to the CPU in one step
             self.done = at + len(value)
 
     def result(self) -> FeatureTable:
@@ -214,7 +214,7 @@ class MemoryStore:
 
 
 class FileStore(MemoryStore):
-    """Features on their way into a file: until it is whole, a hidden part of it and a note of how far it has come."""
+    """Collects features in a file: until it is complete, a hidden partial file and a record of the progress."""
 
     def __init__(self, path: Path, key: str, *, total: int):
         super().__init__()
@@ -275,7 +275,7 @@ class FileStore(MemoryStore):
 def each_batch(
     model: Any, dataset: Dataset, call: Callable[[Tensor], Tensor], *, batch: int = 64, workers: int = 0
 ) -> Tensor:
-    """A function of prepared images applied to a whole dataset, in order, on the CPU."""
+    """Apply a function of preprocessed images to a whole dataset, in order; results are on the CPU."""
     check_model(model, "features")
     with evaluation_mode(model):
         device, dtype = place(model)

@@ -1,4 +1,4 @@
-"""Features of a dataset as one value, in memory or in one file that is read as it is needed."""
+"""Features of a dataset, in memory or in one file that is read lazily."""
 
 import hashlib
 import json
@@ -26,10 +26,10 @@ Rows = ArrayLike | slice
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureTable:
-    """Features of a dataset's images: `layers[name]` is (n, d), or (n, t, d) where all tokens were kept.
+    """Features of a dataset's images: `layers[name]` is (n, d), or (n, t, d) if all tokens were kept.
 
-    Where they stand in a file, tensors are mapped: reading a row reads that row. `features` is the only layer, or the
-    last. `how` says which dataset, preprocessing and tokens they come from, `about` which model and images.
+    Tensors from a file are memory-mapped: accessing a row reads only that row. `features` is the only layer, or the
+    last. `how` states dataset, preprocessing and tokens, `about` the model and the images.
 
     >>> import numpy as np
     >>> e = sl.evals.FeatureTable.of(np.eye(4), [0, 0, 1, 1], classes=("cat", "dog"))
@@ -40,7 +40,7 @@ class FeatureTable:
     layers: Mapping[str, Tensor]
     labels: NDArray[Any]  # (n,) class numbers, or (n, k) of bool
     classes: tuple[str, ...]
-    grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of layers that hold all tokens
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of layers with all tokens
     prefix: dict[str, int] = field(default_factory=dict)  # tokens before the grid
     how: dict[str, Any] = field(default_factory=dict)
     about: About = field(default_factory=About)  # which model and images, by fingerprint
@@ -49,14 +49,14 @@ class FeatureTable:
     def of(
         cls, features: ArrayLike | Tensor, labels: ArrayLike | Tensor, *, classes: Sequence[str] | None = None
     ) -> "FeatureTable":
-        """Features from anywhere else. Without `classes` the classes are called by their numbers."""
+        """A table of features that were computed elsewhere. Without `classes`, class names are numbers."""
         x, y = torch.as_tensor(features).detach().cpu(), np.asarray(torch.as_tensor(labels).cpu())
         if x.ndim not in (2, 3) or y.ndim not in (1, 2) or len(x) != len(y):
             raise ValueError(
-                f"Features are (n, d) or (n, t, d) with n labels; got {tuple(x.shape)} and labels {y.shape}."
+                f"Features must be (n, d) or (n, t, d) with n labels; got {tuple(x.shape)} and labels {y.shape}."
             )
         if y.ndim == 1 and (not np.issubdtype(y.dtype, np.integer) or (len(y) and y.min() < 0)):
-            raise ValueError("Labels are class numbers from 0 up, or a table (n, classes) of bool.")
+            raise ValueError("Labels must be class numbers from 0, or a boolean table (n, classes).")
         count = y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1
         names = tuple(map(str, classes if classes is not None else range(count)))
         if len(names) < count:
@@ -70,7 +70,7 @@ class FeatureTable:
 
     def __getitem__(self, layer: str) -> Tensor:
         if layer not in self.layers:
-            raise ValueError(f"There is no layer {layer!r}; there is {', '.join(self.layers)}.")
+            raise ValueError(f"There is no layer {layer!r}; the layers are {', '.join(self.layers)}.")
         return self.layers[layer]
 
     @property
@@ -79,27 +79,27 @@ class FeatureTable:
         return self.layers[list(self.layers)[-1]]
 
     def layer(self, name: str) -> "FeatureTable":
-        """One layer alone."""
-        return self._with({name: self[name]})
+        """A table with one layer only."""
+        return self._with_layers({name: self[name]})
 
     def take(self, rows: Rows) -> "FeatureTable":
-        """Some of the images, by numbers, a slice or a mask."""
+        """Some of the images, by row numbers, a slice or a mask."""
         chosen = rows if isinstance(rows, slice) else np.asarray(rows)
         if not isinstance(chosen, slice) and chosen.dtype != np.bool_:
-            chosen = chosen.astype(np.int64)  # an empty list is of floats
+            chosen = chosen.astype(np.int64)  # an empty list would be an array of floats
         index = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen)
-        some = self._with({k: v[index] for k, v in self.layers.items()})
+        some = self._with_layers({k: v[index] for k, v in self.layers.items()})
         return replace(some, labels=self.labels[chosen], about=self._about(np.arange(len(self))[chosen]))
 
     def _about(self, rows: NDArray[np.int64]) -> About:
-        """Of some of the images."""
+        """`about` for some of the images."""
         if not self.about.images or len(rows) == len(self):
             return self.about
         digest = hashlib.blake2b(np.ascontiguousarray(rows).data, digest_size=8).hexdigest()
         return replace(self.about, images=f"{self.about.images}-rows{digest}")
 
     def reduce(self, tokens: Tokens) -> "FeatureTable":
-        """All tokens to one vector an image: cls, gap (patches alone), mean (all tokens), first."""
+        """Reduce all tokens to one vector per image: cls, gap (patches only), mean (all tokens), first."""
         whole = [k for k, v in self.layers.items() if v.ndim == 3]
         if not whole:
             raise ValueError("Only features with all tokens can be reduced: extract with tokens='all'.")
@@ -111,9 +111,9 @@ class FeatureTable:
             }
         except MissingTokenError as error:
             raise ValueError(f"A layer {error}: tokens={tokens!r} is not possible; use 'gap' or 'first'.") from None
-        return replace(self._with(made), how={**self.how, "tokens": tokens})
+        return replace(self._with_layers(made), how={**self.how, "tokens": tokens})
 
-    def _with(self, layers: dict[str, Tensor]) -> "FeatureTable":
+    def _with_layers(self, layers: dict[str, Tensor]) -> "FeatureTable":
         whole = {k for k, v in layers.items() if v.ndim == 3}
         return replace(
             self,

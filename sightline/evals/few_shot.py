@@ -18,9 +18,9 @@ from sightline.evals.inputs import (
     align_classes,
     as_features,
     check_finite,
+    check_positive,
     check_train,
     combine,
-    positive_whole,
     same_width,
     single_labels,
     used_classes,
@@ -36,7 +36,7 @@ Penalty = float | Sequence[float] | Literal["sweep"]
 
 @dataclass(frozen=True, kw_only=True)
 class FewShot(Result):
-    """Accuracy by number of training images per class, for several draws of them.
+    """Accuracy by number of training images per class, for several random draws.
 
     >>> import numpy as np
     >>> found = np.array([[0.5, 0.7], [0.8, 0.8]])
@@ -82,16 +82,16 @@ def fewshot(
 ) -> FewShot:
     """Few-shot accuracy of frozen features: ridge regression to +-1 targets in closed form.
 
-    Features are standardized with mean and standard deviation (+ 1e-5) of the shots, a constant feature of 100 stands
-    for the bias, and the primal or dual problem is solved by eigh in float64. Shots are nested: for a seed, the
-    1-shot images are among the 5-shot ones, and they are those of `Dataset.few_shot`. `shots` may hold "all".
-    `l2` is a number, a sequence or "sweep" (2**-4 to 2**20): then each draw takes the l2 that does best on held-out
-    shots, a fifth (at least one) of each class at a time; every l2 comes from the same decomposition, and the test set
-    has no say. One shot leaves nothing to hold out: it takes the value nearest to 2**10.
+    Features are standardized with mean and standard deviation (+ 1e-5) of the shots, a constant feature of 100 serves
+    as the bias, and the primal or dual problem is solved by eigh in float64. Shots are nested: for a seed, the 1-shot
+    images are among the 5-shot ones, and they are those of `Dataset.few_shot`. `shots` may include "all".
+    `l2` is a number, a sequence or "sweep" (2**-4 to 2**20): then each draw uses the l2 that does best on held-out
+    shots, a fifth (at least one) of each class at a time; every l2 uses the same decomposition, and the test set plays
+    no role. One shot leaves nothing to hold out: then it is the value nearest to 2**10.
 
-    Rules: every class that occurs has at least as many training images as the largest number of shots, and there are
-    two classes at least; a constant feature weighs nothing, and if all are constant it is an error, as are NaN and
-    infinite values; the same class names in another order are matched by name, different names are refused.
+    Every class that occurs needs at least as many training images as the largest number of shots, and there must be at
+    least two classes. A constant feature has no weight; if all are constant it is an error, as are NaN and infinite
+    values. The same class names in another order are matched by name; different names are refused.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4
@@ -107,7 +107,7 @@ def fewshot(
     hits, chosen = np.zeros((len(shots), len(numbers), len(task.names))), np.zeros((len(shots), len(numbers)))
     for row, shot in enumerate(shots):
         for column, seed in enumerate(numbers):
-            if shot == "all" and column > 0:  # nothing is drawn, so every seed says the same
+            if shot == "all" and column > 0:  # nothing is drawn at random, so every seed gives the same result
                 hits[row, column], chosen[row, column] = hits[row, 0], chosen[row, 0]
             else:
                 hits[row, column], chosen[row, column] = task.run(shot_rows(task.y, shot, seed=seed), l2)
@@ -129,7 +129,7 @@ def fewshot(
 
 @dataclass(frozen=True)
 class FewShotProblem:
-    """Two sets of features that passed the checks, with class numbers without gaps."""
+    """Training and test features that passed the checks, with consecutive class numbers."""
 
     x: Tensor
     y: NDArray[np.int64]
@@ -140,13 +140,13 @@ class FewShotProblem:
     about: About
 
     def run(self, rows: NDArray[np.int64], l2: Penalty) -> tuple[NDArray[np.int64], float]:
-        """Right answers by class after learning from these rows, and the l2 that was used."""
+        """Correct predictions by class after training on these rows, and the l2 that was used."""
         guess, used = fit_predict(self.x, self.y, rows, test=self.z, classes=len(self.names), l2=l2)
         return np.bincount(self.truth[guess == self.truth], minlength=len(self.names)), used
 
 
 def prepare(train: FeatureTable, test: FeatureTable) -> FewShotProblem:
-    """Check both sets and bring them to the same classes; a class without any image takes no part."""
+    """Check both sets and align their classes; a class without images is left out."""
     train, test = align_classes(train, test)
     x, z = check_train(train), vectors(test, "test features")
     same_width(x, z)
@@ -169,11 +169,11 @@ def prepare(train: FeatureTable, test: FeatureTable) -> FewShotProblem:
 
 
 def check_shots(shots: Sequence[Shot], labels: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Every class must have so many training images."""
+    """Every class must have enough training images."""
     if isinstance(shots, str | int) or not len(shots):
-        raise ValueError(f"shots is a sequence such as (1, 5, 10); got {shots!r}.")
+        raise ValueError(f"shots must be a sequence such as (1, 5, 10); got {shots!r}.")
     numbers = [s for s in shots if s != "all"]
-    positive_whole("shots", numbers)
+    check_positive("shots", numbers)
     counts = np.bincount(labels, minlength=len(names))
     most = max([1, *(int(n) for n in numbers)])
     short = [f"{name} ({n})" for name, n in zip(names, counts) if n < most]
@@ -185,7 +185,7 @@ def check_shots(shots: Sequence[Shot], labels: NDArray[np.int64], names: Sequenc
 
 
 def shot_rows(labels: NDArray[np.int64], shots: Shot, *, seed: int) -> NDArray[np.int64]:
-    """The first so many of each class in a random order of it: nested for a seed, and as `Dataset.few_shot` draws."""
+    """The first `shots` rows of each class in a random order: nested for a seed, the same as `Dataset.few_shot`."""
     if shots == "all":
         return np.arange(len(labels))
     chance = Draws(hash_key(seed, "class order"), np.arange(len(labels))).uniform("rank")
@@ -197,32 +197,32 @@ def shot_rows(labels: NDArray[np.int64], shots: Shot, *, seed: int) -> NDArray[n
 def fit_predict(
     x: Tensor, y: NDArray[np.int64], rows: NDArray[np.int64], *, test: Tensor, classes: int, l2: Penalty
 ) -> tuple[NDArray[np.int64], float]:
-    """Predictions for the test rows by ridge regression on some training rows, and the l2 that was used."""
+    """Predictions for the test rows by ridge regression on the given training rows, and the l2 that was used."""
     labels, chosen = torch.from_numpy(y[rows]), x[torch.from_numpy(rows)]
     if isinstance(l2, int | float):
         check_l2(l2)
         value = float(l2)
     else:
         ranks = torch.from_numpy(class_ranks(y[rows]))
-        value = best_l2(chosen, labels, sweep_of(l2), classes=classes, ranks=ranks)
+        value = best_l2(chosen, labels, l2_values(l2), classes=classes, ranks=ranks)
     ridge = Ridge.of_labels(chosen, labels, classes)
     weights = ridge.solve(value)
     return torch.cat([s.argmax(1) for s in apply(test, weights, ridge.scaling)]).numpy(), value
 
 
 def class_ranks(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many rows of its class stand before each row."""
+    """For each row, the number of earlier rows of its class."""
     order = np.argsort(labels, kind="stable")
     ranks = np.empty(len(labels), dtype=np.int64)
     ranks[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
     return ranks
 
 
-def sweep_of(l2: Sequence[float] | str) -> tuple[float, ...]:
-    """The values to try."""
+def l2_values(l2: Sequence[float] | str) -> tuple[float, ...]:
+    """The l2 values to try."""
     if isinstance(l2, str):
         if l2 != "sweep":
-            raise ValueError(f"l2 is a number, a sequence of numbers or 'sweep'; got {l2!r}.")
+            raise ValueError(f"l2 must be a number, a sequence of numbers or 'sweep'; got {l2!r}.")
         return SWEEP
     if not len(l2):
         raise ValueError("A sweep over l2 needs at least one value.")
@@ -232,9 +232,9 @@ def sweep_of(l2: Sequence[float] | str) -> tuple[float, ...]:
 def fewshot_evaluator(
     train: Dataset, test: Dataset, *, shots: Sequence[Shot] = (5, 10), seeds: int = 3, l2: Penalty = L2, **settings: Any
 ) -> Callable[[Any], dict[str, float]]:
-    """A function of a model that measures its few-shot accuracy, to be called while the model is trained.
+    """A function that measures the few-shot accuracy of a model, to be called during training.
 
-    `settings` go to `sl.extract` (batch, workers, tokens). The model is left in the mode in which it came.
+    `settings` go to `sl.extract` (batch, workers, tokens). The model's training mode is restored.
 
     >>> train, test = (sl.dataset("scenes/shape", split, num=40) for split in ("train", "test"))
     >>> few = sl.evals.fewshot_evaluator(train, test, shots=(2,))

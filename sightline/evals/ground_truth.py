@@ -1,4 +1,4 @@
-"""What is true about scenes, brought to what a model sees of them: masks and boxes on its pixels and on its grid."""
+"""Ground truth of scenes in a model's coordinates: masks and boxes on its input pixels and on its grid."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,10 +19,10 @@ What = Literal["subject", "shapes"]
 
 
 def scene_masks(dataset: Dataset, image: ImageSpec, what: What = "subject") -> NDArray[np.int64]:
-    """For each scene, what each pixel belongs to, as the model sees it (n, y, x).
+    """Class masks of scenes after the model's preprocessing (n, y, x).
 
-    "subject": 1 on what can be seen of the object that the label is about, 0 elsewhere. "shapes": 0 for background,
-    1 + number of the shape for each object.
+    "subject": 1 on the visible part of the object that the label describes, 0 elsewhere. "shapes": 0 for background,
+    1 + shape number for each object.
 
     >>> masks = sl.evals.scene_masks(sl.dataset("scenes/identity", num=3), sl.ImageSpec(size=(32, 32)))
     >>> masks.shape, int(masks.max())
@@ -34,7 +34,7 @@ def scene_masks(dataset: Dataset, image: ImageSpec, what: What = "subject") -> N
 
 
 def scenes_of(dataset: Dataset) -> list[Scene]:
-    """The scenes behind a dataset or a part of one."""
+    """The scenes of a dataset or of a subset."""
     source, numbers = dataset.origins()
     if not isinstance(source, Scenes):
         raise ValueError(f"{dataset.name} has no masks and boxes; scenes have: sl.dataset('scenes/identity').")
@@ -42,22 +42,24 @@ def scenes_of(dataset: Dataset) -> list[Scene]:
 
 
 def _paint(scene: Scene, what: What) -> NDArray[np.uint8]:
-    """Class numbers as an image of three equal channels, so that it goes the way of the images."""
+    """Class numbers as an image of three equal channels, so that it can be preprocessed like an image."""
     out = np.zeros(scene.pixels.shape[:2], dtype=np.uint8)
     if what == "subject":
         if scene.target < 0:
-            raise ValueError("These scenes are not about one object; use scenes/identity, objects, shape or texture.")
+            raise ValueError(
+                "The labels of these scenes do not describe one object; use scenes/identity, objects, shape or texture."
+            )
         out[scene.masks[scene.target]] = 1
     elif what == "shapes":
         for mask, shape in zip(scene.masks, scene.factors["shape"]):
             out[mask] = 1 + SHAPES.index(str(shape))
     else:
-        raise ValueError(f"Masks are of the 'subject' or of 'shapes'; got {what!r}.")
+        raise ValueError(f"Masks are 'subject' or 'shapes'; got {what!r}.")
     return np.repeat(out[..., None], 3, axis=2)
 
 
 def scene_boxes(dataset: Dataset, image: ImageSpec) -> NDArray[np.float64]:
-    """The box around what can be seen of each scene's subject, as the model sees it: left, upper, right, lower in 0..1.
+    """Boxes of the visible part of each scene's subject after preprocessing: left, upper, right, lower in 0..1.
 
     >>> sl.evals.scene_boxes(sl.dataset("scenes/shape", num=2), sl.ImageSpec(size=(32, 32))).shape
     (2, 4)
@@ -67,15 +69,15 @@ def scene_boxes(dataset: Dataset, image: ImageSpec) -> NDArray[np.float64]:
 
 def _box(mask: NDArray[np.bool_]) -> tuple[float, float, float, float]:
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if len(rows) == 0:  # hidden, or cut off
+    if len(rows) == 0:  # occluded, or cropped away
         return (0.0, 0.0, 0.0, 0.0)
     y, x = mask.shape
     return (columns[0] / x, rows[0] / y, (columns[-1] + 1) / x, (rows[-1] + 1) / y)
 
 
 def patch_shares(masks: NDArray[np.int64], grid: tuple[int, int], classes: int) -> NDArray[np.float32]:
-    """How much of each patch belongs to each class: (n, rows * columns, classes), adding up to 1."""
-    made = [_shares(m, grid, classes) for m in masks]  # one image at a time: classes x pixels would be large
+    """The share of each class in each patch: (n, rows * columns, classes), summing to 1."""
+    made = [_shares(m, grid, classes) for m in masks]  # one image at a time: classes x pixels can be large
     return np.stack(made)
 
 
@@ -85,7 +87,7 @@ def _shares(mask: NDArray[np.int64], grid: tuple[int, int], classes: int) -> NDA
 
 
 def foreground(dataset: Dataset, image: ImageSpec, grid: tuple[int, int], share: float = 0.5) -> NDArray[np.bool_]:
-    """Which patches hold the subject: those that it covers by `share` at least (n, rows * columns).
+    """Which patches show the subject: those of which it covers at least `share` (n, rows * columns).
 
     >>> sl.evals.foreground(sl.dataset("scenes/identity", num=2), sl.ImageSpec(size=(32, 32)), (8, 8)).shape
     (2, 64)

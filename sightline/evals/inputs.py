@@ -1,4 +1,4 @@
-"""What measurements take: features with labels, checked, and two sets of them brought to the same classes."""
+"""Inputs of measurements: features with labels, checked, and the classes of two sets aligned."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from sightline.evals.feature_table import FeatureTable
 from sightline.spec import About
 
 Given = FeatureTable | tuple[Any, Any]  # features and labels, from `sl.extract` or as two arrays
-CHUNK = 8192  # rows looked at in one go
+CHUNK = 8192  # rows checked at a time
 
 
 def as_features(data: Given, what: str = "features") -> FeatureTable:
-    """Features and labels from whatever a user has."""
+    """A FeatureTable from what the user gave."""
     if isinstance(data, FeatureTable):
         return data
     if isinstance(data, tuple) and len(data) == 2:
@@ -25,41 +25,41 @@ def as_features(data: Given, what: str = "features") -> FeatureTable:
 
 
 def combine(*abouts: About) -> About:
-    """What a result of several sets of features is about: every model once, and the images of all of them."""
+    """`about` for a result of several feature tables: every model once, and the images of all of them."""
     models = tuple(dict.fromkeys(m for about in abouts for m in about.models))
     images = list(dict.fromkeys(about.images for about in abouts))
     return About(models=models, images="+".join(images) if all(images) else "")
 
 
 def vectors(data: FeatureTable, what: str = "features") -> Tensor:
-    """The one vector per image, or a word on how to get there."""
+    """One vector per image; the error says how to reduce tokens to one."""
     x = data.features
     if x.ndim != 2:
         raise ValueError(
-            f"The {what} hold {x.shape[1]} tokens an image; this takes one vector. Reduce them: .reduce('gap')."
+            f"The {what} have {x.shape[1]} tokens per image; this takes one vector. Reduce them: .reduce('gap')."
         )
     return x
 
 
 def check_finite(x: Tensor, what: str) -> None:
-    """NaN and infinite features are refused: no accuracy that comes out of them means anything."""
-    bad = [i for s in range(0, len(x), CHUNK) for i in _broken(x[s : s + CHUNK], s)]
+    """Refuse NaN and infinite features, from which no meaningful accuracy can be computed."""
+    bad = [i for s in range(0, len(x), CHUNK) for i in _bad_rows(x[s : s + CHUNK], s)]
     if bad:
         listed = ", ".join(map(str, bad[:5])) + (" ..." if len(bad) > 5 else "")
-        raise ValueError(f"{len(bad)} of {len(x)} rows of the {what} hold NaN or infinite values: {listed}.")
+        raise ValueError(f"{len(bad)} of {len(x)} rows of the {what} have NaN or infinite values: {listed}.")
 
 
-def _broken(x: Tensor, start: int) -> list[int]:
+def _bad_rows(x: Tensor, start: int) -> list[int]:
     if torch.isfinite(x.sum()):
         return []
     return (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().add(start).tolist()
 
 
-def check_varied(x: Tensor, what: str) -> None:
-    """Single constant features are harmless; if all are, nothing can be learned."""
+def check_not_constant(x: Tensor, what: str) -> None:
+    """Some constant features are harmless; if all are constant, nothing can be learned."""
     first = x[:1]
     if all(bool((x[s : s + CHUNK] == first).all()) for s in range(0, len(x), CHUNK)):
-        raise ValueError(f"All rows of the {what} are the same: there is nothing to tell classes apart by.")
+        raise ValueError(f"All rows of the {what} are the same: classes cannot be distinguished.")
 
 
 def single_labels(data: FeatureTable, what: str) -> NDArray[np.int64]:
@@ -69,14 +69,14 @@ def single_labels(data: FeatureTable, what: str) -> NDArray[np.int64]:
 
 
 def check_train(data: FeatureTable, what: str = "training features") -> Tensor:
-    """The rules for training features: rows there are, finite and not all alike, of at least two classes."""
+    """Training features must be non-empty, finite, not all equal, and of at least two classes."""
     x = vectors(data, what)
     if len(x) == 0:
         raise ValueError(f"There are no {what}.")
     check_finite(x, what)
-    check_varied(x, what)
+    check_not_constant(x, what)
     if data.labels.ndim == 1 and len(np.unique(data.labels)) < 2:
-        raise ValueError(f"The {what} are of one class only; there is nothing to tell it from.")
+        raise ValueError(f"The {what} have only one class; a classifier needs at least two.")
     return x
 
 
@@ -89,14 +89,14 @@ def same_width(train: Tensor, test: Tensor) -> None:
 
 
 def align_classes(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
-    """Both with the same class numbers: the same names in another order are matched by name, others are refused."""
+    """Both tables with the same class numbers: classes are matched by name; different names are refused."""
     if train.labels.ndim != test.labels.ndim:
-        raise ValueError("Training and test set must both have one label per image, or both several.")
+        raise ValueError("Training and test set must both have one label per image, or both have several.")
     if train.classes == test.classes:
         return train, test
     if "by number" in (train.how.get("classes"), test.how.get("classes")):
         return _by_number(train, test)
-    only = [_listed(set(a.classes) - set(b.classes)) for a, b in ((train, test), (test, train))]
+    only = [_format_names(set(a.classes) - set(b.classes)) for a, b in ((train, test), (test, train))]
     if any(only):
         raise ValueError(
             "Training and test set have different classes: "
@@ -117,11 +117,11 @@ def align_classes(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable
 
 
 def _by_number(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
-    """Classes without names: every class that is tested must have been trained."""
+    """Classes without names: every class in the test set must be in the training set."""
     if train.labels.ndim == 1:
         missing = set(np.unique(test.labels).tolist()) - set(np.unique(train.labels).tolist())
         if missing:
-            raise ValueError(f"Classes {_listed(missing)} are in the test set only.")
+            raise ValueError(f"Classes {_format_names(missing)} are in the test set only.")
     elif train.labels.shape[1] != test.labels.shape[1]:
         raise ValueError(f"Training has {train.labels.shape[1]} classes, the test set {test.labels.shape[1]}.")
     names = max(train.classes, test.classes, key=len)
@@ -131,17 +131,17 @@ def _by_number(train: FeatureTable, test: FeatureTable) -> tuple[FeatureTable, F
     )
 
 
-def _listed(names: Any) -> str:
+def _format_names(names: Any) -> str:
     every = sorted(map(str, names))
     return ", ".join(every[:5]) + (" ..." if len(every) > 5 else "")
 
 
 def used_classes(*sets: FeatureTable) -> NDArray[np.int64]:
-    """Numbers of the classes that have images in any of these sets; a class without any takes no part."""
+    """Numbers of the classes that have images in any of these sets."""
     return np.unique(np.concatenate([e.labels for e in sets]))
 
 
-def positive_whole(name: str, values: Sequence[Any]) -> None:
+def check_positive(name: str, values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} are whole numbers from 1 up; got {value!r}.")
+            raise ValueError(f"{name} must be positive whole numbers; got {value!r}.")

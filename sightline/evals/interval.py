@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-# two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the expansion around the normal's
+# two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond that, an expansion around the normal
 T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -29,10 +29,10 @@ def half_width(values: NDArray[np.float64], axis: int = -1) -> NDArray[np.float6
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
-    """95 % interval of a share of n independent cases (Wilson 1927): sensible near 0 and 1, too."""
+    """95 % interval of a proportion of n independent cases (Wilson 1927), valid near 0 and 1 too."""
     if n == 0:
         return float("nan"), float("nan")
     p, z = hits / n, Z95
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return min(float(middle - half), p), max(float(middle + half), p)  # rounding must not leave p outside
+    return min(float(middle - half), p), max(float(middle + half), p)  # rounding must not put p outside

@@ -1,4 +1,4 @@
-"""Scoring where an image may have several labels: average precision per class, and ReaL's top-1-in-the-set."""
+"""Scores for several labels per image: average precision per class, and ReaL accuracy (top-1 in the label set)."""
 
 import json
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from sightline.spec import About, Result
 
 
 def average_precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Area under the precision-recall curve of each class, step by step; equal scores count as one step, so the order
-    of rows does not matter. NaN for a class without a positive row."""
+    """Area under the precision-recall curve of each class, as a step function; equal scores count as one step, so the
+    order of rows does not matter. NaN for a class without a positive row."""
     return np.array([_precision(scores[:, k], labels[:, k]) for k in range(labels.shape[1])])
 
 
@@ -32,7 +32,7 @@ def _precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabel(Result):
-    """Scores where an image may have several labels or none.
+    """Scores on images that may have several labels or none.
 
     >>> import numpy as np
     >>> r = sl.evals.score_labels(np.array([[2., 0.], [0., 1.]]), np.array([[True, True], [False, False]]))
@@ -40,7 +40,7 @@ class MultiLabel(Result):
     (1.0, 1, 1)
     """
 
-    top1: float  # ReaL: the best class is among the labels; images without a label are skipped
+    top1: float  # ReaL: the top class is among the labels; images without a label are skipped
     scored: int
     skipped: int
     mean_average_precision: float
@@ -59,7 +59,7 @@ def score_labels(
     how: dict[str, Any] | None = None,
     about: About | None = None,
 ) -> MultiLabel:
-    """Scores (n, k) against labels (n, k) of bool.
+    """Score predictions (n, k) against boolean labels (n, k).
 
     >>> import numpy as np
     >>> sl.evals.score_labels(np.eye(3), np.eye(3) > 0).mean_average_precision
@@ -67,10 +67,10 @@ def score_labels(
     """
     s, y = np.asarray(scores), np.asarray(labels)
     if s.ndim != 2 or s.shape != y.shape:
-        raise ValueError(f"Scores and labels are both (n, classes); got {s.shape} and {y.shape}.")
+        raise ValueError(f"Scores and labels must both be (n, classes); got {s.shape} and {y.shape}.")
     y = y.astype(np.bool_)
     if np.isnan(s).any():
-        raise ValueError(f"{int(np.isnan(s).any(1).sum())} rows of the scores hold NaN.")
+        raise ValueError(f"{int(np.isnan(s).any(1).sum())} rows of the scores have NaN.")
     some = y.any(1)
     if not some.any():
         raise ValueError("No image has a label: there is nothing to score.")
@@ -91,7 +91,7 @@ def score_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class ReaL(Result):
-    """Accuracy against reassessed labels (Beyer et al. 2020): right if the prediction is among an image's labels.
+    """Accuracy against reassessed labels (Beyer et al. 2020): correct if the prediction is among an image's labels.
 
     >>> r = sl.evals.score_real([3, 1, 7], [[3, 4], [2], []])
     >>> r.accuracy, r.scored, r.skipped
@@ -130,7 +130,7 @@ def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Pa
     return ReaL(
         title="ReaL accuracy",
         caption=f"Share of {len(hits)} images whose prediction is among their reassessed labels; "
-        f"{len(lists) - len(hits)} without label skipped.",
+        f"{len(lists) - len(hits)} without labels skipped.",
         accuracy=float(np.mean(hits)),
         scored=len(hits),
         skipped=len(lists) - len(hits),
@@ -146,5 +146,5 @@ def _read(path: str | Path) -> list[list[int]]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as lists of class numbers ({error}).") from error
     if not good:
-        raise ValueError(f"{path} does not hold a list of lists of class numbers.")
+        raise ValueError(f"{path} does not contain a list of lists of class numbers.")
     return lists

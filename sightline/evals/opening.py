@@ -1,4 +1,4 @@
-"""Data by its name or place, opened to measure a model on: the held-out split, scenes at the model's own size."""
+"""Open evaluation data by name or path: the held-out split, scenes at the model's image size."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from sightline.data.source import dataset, held_out_split
 from sightline.evals.extraction import extract
 from sightline.evals.feature_table import FeatureTable
 
-SCENES = 2000  # drawn, where no number is given
+SCENES = 2000  # number of scenes drawn by default
 
 
 def evaluation_data(model: Any, name: str | Path, split: str | None = None, *, num: int | None = None) -> Dataset:
-    """A dataset to measure `model` on. Without a split it is test, else val, else the whole.
+    """A dataset to evaluate `model` on. The default split is test, else val, else the whole dataset.
 
-    Scenes are drawn at the size of the model's images, `num` of them.
+    `num` scenes are drawn, at the model's image size.
 
     >>> model = sl.build("vit-nano4", size=64)
     >>> d = sl.evals.evaluation_data(model, "scenes/shape", num=50)
@@ -25,7 +25,7 @@ def evaluation_data(model: Any, name: str | Path, split: str | None = None, *, n
     split = split or held_out_split(name)
     if not str(name).startswith("scenes/"):
         if num is not None:
-            raise ValueError("num is for scenes; for other data measure a part: sl.dataset(...).sample(num).")
+            raise ValueError("num is for scenes; for other data sample a subset: sl.dataset(...).sample(num).")
         return dataset(name, split=split)
     size = min(LARGEST, max(SMALLEST, model.image.size[0]))
     return dataset(name, split=split, num=num or SCENES, size=size)
@@ -39,7 +39,7 @@ def extract_splits(
     num: int | None = None,
     **settings: Any,
 ) -> tuple[FeatureTable, FeatureTable]:
-    """The features of two splits of a dataset, to learn from and to test on; `settings` are those of `sl.extract`.
+    """Features of two splits of a dataset, to train and to test on; `settings` go to `sl.extract`.
 
     >>> train, test = sl.evals.extract_splits(sl.build("vit-nano4"), "scenes/shape", num=20)
     >>> len(train), len(test)

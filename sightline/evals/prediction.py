@@ -1,4 +1,4 @@
-"""`sl.predict`: what a trained model says about images, by name and probability."""
+"""`sl.predict`: classify images with a trained model; class names and probabilities."""
 
 import logging
 import os
@@ -27,12 +27,12 @@ from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
 
 log = logging.getLogger("sightline.evals")
-Source = tuple[str, Callable[[], Any]]  # an image's name, and how to get at it
+Source = tuple[str, Callable[[], Any]]  # an image's name, and a function that opens it
 IMAGENET = 1000  # classes of ImageNet-1k
 
 
-class Best(NamedTuple):
-    """The most probable classes of one batch, and how many classes there are."""
+class TopClasses(NamedTuple):
+    """The most probable classes of one batch, and the number of classes."""
 
     indices: NDArray[np.int64]
     probabilities: NDArray[np.float64]
@@ -41,7 +41,7 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a model says about one image: its most probable classes, the best first.
+    """The prediction for one image: its most probable classes, the best first.
 
     >>> p = sl.evals.Prediction(image="a.jpg", names=("cat", "dog"), indices=(1, 0), probabilities=(0.9, 0.1))
     >>> p.name, p.probability
@@ -60,13 +60,13 @@ class Prediction:
 
     @property
     def probability(self) -> float:
-        """Of the most probable class."""
+        """The probability of the most probable class."""
         return self.probabilities[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions(Sequence[Prediction]):
-    """What a model says about images, one `Prediction` each, in their order; those that could not be read are in `bad`.
+    """The predictions for images, one `Prediction` each, in order; images that could not be read are in `bad`.
 
     >>> import numpy as np
     >>> p = sl.evals.Predictions(images=("a.jpg",), classes=("dog", "cat"), indices=np.array([[1]]),
@@ -75,13 +75,13 @@ class Predictions(Sequence[Prediction]):
     ('cat', (('cat',),), 1)
     """
 
-    images: tuple[str, ...]  # paths, or numbers for images that have none
+    images: tuple[str, ...]  # paths, or numbers for images without a path
     classes: tuple[str, ...]  # the names of all of the model's classes
     indices: NDArray[np.int64]  # (n, top): class numbers, the most probable first
     probabilities: NDArray[np.float64]  # (n, top)
     bad: dict[str, str] = field(default_factory=dict)  # images that could not be read, with the reason
-    by: str = "softmax"  # or sigmoid: each class by itself, where an image can have several labels
-    named_by: str = "model"  # whose names: model, imagenet-1k, imagenet-1k (assumed), or number where there are none
+    by: str = "softmax"  # or sigmoid: each class independently, if an image can have several labels
+    named_by: str = "model"  # source of the names: model, imagenet-1k, imagenet-1k (assumed), or number if none
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
@@ -105,14 +105,14 @@ class Predictions(Sequence[Prediction]):
 def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predictions:
     """The `top` most probable classes of each image.
 
-    `model` is a model, a file of weights, a run or its folder, a published name, or FILE.py:FUNCTION.
-    `images` is a file, a folder (with its subfolders), a pattern such as "cats/*.jpg", a PIL image, bytes (h, w, 3) of
-    NumPy or (3, h, w) of torch, floats (3, h, w) already prepared for this model, a batch or a list of any of these, or
-    a Dataset. Each is prepared as in `sl.evaluate`. An image that cannot be read is logged and listed in `bad`;
-    only if there is no other, it is an error.
+    `model` is a model, a weights file, a run or its folder, a published name, or FILE.py:FUNCTION.
+    `images` is a file, a folder (with its subfolders), a pattern such as "cats/*.jpg", a PIL image, a uint8 array
+    (h, w, 3) or tensor (3, h, w), a float tensor (3, h, w) that is already preprocessed for this model, a batch or a
+    list of any of these, or a Dataset. Each is preprocessed as in `sl.evaluate`. An image that cannot be read is logged
+    and listed in `bad`; it is an error only if no image can be read.
 
-    Probabilities are a softmax, or a sigmoid for each class by itself where the model was trained so. Names come with
-    the model; a head of 1,000 classes without names is taken to be ImageNet-1k's, and `named_by` says so.
+    Probabilities are a softmax, or a sigmoid per class if the model was trained that way. Class names come from the
+    model; a head of 1,000 classes without names is assumed to be ImageNet-1k's, and `named_by` says so.
 
     >>> from PIL import Image
     >>> model = sl.build("vit-nano4", classes=2)
@@ -123,7 +123,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     """
     for name, value in (("top", top), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is a whole number from 1 up; got {value!r}.")
+            raise ValueError(f"{name} must be a positive whole number; got {value!r}.")
     ready = open_model(model, untrained=False)
     check_classifier(ready)
     sources = list(_sources(images))
@@ -131,7 +131,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
         raise ValueError("There are no images to predict: give files, a folder, a pattern or images.")
     by = _probability(ready)
     done: list[str] = []
-    rows: list[Best] = []
+    rows: list[TopClasses] = []
     bad: dict[str, str] = {}
     level = logging.WARNING if len(sources) > 1 else logging.DEBUG  # a single bad image is the error itself
     with evaluation_mode(ready):
@@ -156,7 +156,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
 
 
 def _sources(images: Any, number: int = 0) -> Iterator[Source]:
-    """Every image by its name, not opened yet; one without a name is called by its number."""
+    """Every image with its name, not opened yet; an image without a name gets its number."""
     match images:
         case Dataset():
             for i in range(len(images)):
@@ -195,7 +195,7 @@ def _refuse(error: BadImage) -> None:
 def _open(
     chunk: Sequence[Source], spec: ImageSpec, bad: dict[str, str], *, level: int
 ) -> tuple[list[str], list[Tensor]]:
-    """The names and prepared pixels of what can be read; the rest goes into `bad` and to the log."""
+    """Names and preprocessed pixels of the readable images; the others are added to `bad` and logged."""
     names, prepared = [], []
     for name, get in chunk:
         try:
@@ -213,34 +213,34 @@ def _logits(model: Any, images: Tensor, names: Sequence[str]) -> NDArray[np.floa
     broken = next((name for name, row in zip(names, logits) if not np.isfinite(row).all()), None)
     if broken is not None:
         raise ValueError(
-            f"The model's output for {printable(broken)} holds NaN or infinite values: its weights are broken."
+            f"The model's output for {printable(broken)} has NaN or infinite values: its weights are broken."
         )
     return logits
 
 
 def _probability(model: Any) -> str:
-    """softmax, or sigmoid where the weights or the library say that an image can have several labels."""
+    """softmax, or sigmoid if the weights or the library say that an image can have several labels."""
     if (own := getattr(model, "probability", None)) is not None:
         return own
     about = getattr(getattr(model, "inner", None), "config", None)
     return "sigmoid" if getattr(about, "problem_type", None) == SEVERAL_LABELS else "softmax"
 
 
-def _best(logits: NDArray[np.float64], *, by: str, top: int) -> Best:
-    """Ranked by logit, because large probabilities round to 1; equal ones by class number, as `sl.evals.score` does."""
+def _best(logits: NDArray[np.float64], *, by: str, top: int) -> TopClasses:
+    """Top classes by logit, because large probabilities round to 1; ties by class number, as in `sl.evals.score`."""
     indices = np.argsort(-logits, axis=1, kind="stable")[:, :top]
     if by == "sigmoid":
         probabilities = np.exp(-np.logaddexp(0, -logits))
     else:
         probabilities = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
-    return Best(indices, np.take_along_axis(probabilities, indices, axis=1), logits.shape[1])
+    return TopClasses(indices, np.take_along_axis(probabilities, indices, axis=1), logits.shape[1])
 
 
 def class_names(model: Any, count: int) -> tuple[tuple[str, ...], str]:
-    """The names of a model's classes, and whose they are: see `Predictions.named_by`."""
+    """The names of a model's classes, and their source: see `Predictions.named_by`."""
     labels = getattr(getattr(getattr(model, "inner", None), "config", None), "id2label", None) or {}
     own = getattr(model, "class_names", None) or tuple(labels[i] for i in sorted(labels))
-    placeholders = tuple(f"LABEL_{i}" for i in range(count))  # of transformers, where nobody gave names
+    placeholders = tuple(f"LABEL_{i}" for i in range(count))  # transformers' placeholder if no names were given
     if len(own) == count and tuple(own) != placeholders:
         return tuple(own), "model"
     if count == IMAGENET:
@@ -249,7 +249,7 @@ def class_names(model: Any, count: int) -> tuple[tuple[str, ...], str]:
 
 
 def _is_imagenet(model: Any) -> bool:
-    """Whether the zoo or timm says that the weights are ImageNet-1k's."""
+    """Whether the zoo or timm says that the classes are ImageNet-1k's."""
     entry = published.find(getattr(getattr(model, "loaded", None), "source", ""))
     timm = getattr(getattr(model, "inner", None), "pretrained_cfg", None)
     tag = str(timm.get("tag", "")) if isinstance(timm, dict) else ""

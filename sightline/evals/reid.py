@@ -1,4 +1,4 @@
-"""Retrieval for re-identification: whole images against each other, or their foreground patches pairwise."""
+"""Retrieval for re-identification: by whole images, or by pairwise matches of foreground patches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ from sightline.spec import Result
 Matching = Literal["whole", "patches"]
 Select = Literal["border", "pooled", "norm", "all"]
 RANKS = 20
-BLOCK = 1 << 25  # similarities of patches that are held at a time
+BLOCK = 1 << 25  # patch similarities held in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(Result):
-    """How well an image finds the others of its individual.
+    """How well an image retrieves other images of the same individual.
 
     >>> import numpy as np
     >>> r = sl.evals.Retrieval(title="", caption="", matching="whole", cmc=np.array([.5, 1.]),
@@ -32,11 +32,11 @@ class Retrieval(Result):
     """
 
     matching: str
-    cmc: NDArray[np.float64]  # share of queries with a right image among the first 1, 2, 3 ...
-    precision: NDArray[np.float64]  # average precision of each query; NaN where the gallery has nothing to find
-    selected: NDArray[np.bool_] | None = None  # (n, patches) of the queries: taken for foreground
+    cmc: NDArray[np.float64]  # share of queries with a correct image among the first 1, 2, 3 ...
+    precision: NDArray[np.float64]  # average precision of each query; NaN if the gallery has no match
+    selected: NDArray[np.bool_] | None = None  # (n, patches) of the queries: selected as foreground
     overlap: float | None = None  # intersection over union of the selection and the true patches, mean over queries
-    overlap_by_chance: float | None = None  # the same for as many patches at random, in expectation about
+    overlap_by_chance: float | None = None  # the approximate expectation for as many random patches
 
     def summary(self) -> dict[str, float]:
         out = {f"rank-{k}": float(self.cmc[k - 1]) for k in (1, 5, 10) if k <= len(self.cmc)}
@@ -59,13 +59,13 @@ def retrieval(
 ) -> Retrieval:
     """Cumulative matching characteristic and mean average precision of cosine similarity.
 
-    Without `gallery` every image asks all others. "whole" compares one vector per image. "patches" takes features
-    with all tokens, selects the `share` of each image's patches most likely to hold the object, and compares
-    images by their patches pairwise: each patch's best match in the other image, mean over both directions.
-    `select`: "border" takes patches least like the mean of the image's border, "pooled" those most like the mean of
-    all, "norm" the longest, "all" every patch; or a table (n, patches) of bool, for queries and gallery alike.
-    `truth` (n, patches) of bool says where the object really is, see `sl.evals.foreground`: the result tells the
-    overlap.
+    Without `gallery`, every image is a query against all others. "whole" compares one vector per image. "patches" takes
+    features with all tokens, selects the `share` of each image's patches most likely to show the object, and compares
+    images by their patches: each patch's best match in the other image, averaged over both directions.
+    `select`: "border" takes the patches least similar to the mean of the image's border, "pooled" those most similar to
+    the mean of all, "norm" those with the largest norm, "all" every patch; or a boolean table (n, patches), used for
+    queries and gallery. `truth`, a boolean table (n, patches), says where the object really is, see
+    `sl.evals.foreground`; the result then has the overlap.
 
     >>> import torch
     >>> y = torch.arange(12) // 3
@@ -79,7 +79,7 @@ def retrieval(
     y, w = single_labels(q, "query features"), single_labels(g, "gallery features")
     selected = overlap = chance = None
     if matching == "whole":
-        similarity = whole(q, g)
+        similarity = image_similarity(q, g)
     elif matching == "patches":
         tables = [selection(e, select, share) for e in ((q,) if gallery is None else (q, g))]
         selected = tables[0]
@@ -105,19 +105,21 @@ def retrieval(
 
 def _same_individuals(q: FeatureTable, g: FeatureTable) -> tuple[FeatureTable, FeatureTable]:
     if q.features.shape[1:] != g.features.shape[1:]:
-        raise ValueError(f"Queries are {tuple(q.features.shape[1:])}, the gallery {tuple(g.features.shape[1:])}.")
-    if set(q.classes) <= set(g.classes) and q.classes != g.classes:  # a gallery may know more individuals
+        raise ValueError(
+            f"Queries have features of shape {tuple(q.features.shape[1:])}, the gallery {tuple(g.features.shape[1:])}."
+        )
+    if set(q.classes) <= set(g.classes) and q.classes != g.classes:  # a gallery may have more individuals
         number = {name: i for i, name in enumerate(g.classes)}
         labels = np.array([number[c] for c in q.classes])[single_labels(q, "query features")]
         return replace(q, labels=labels, classes=g.classes), g
     return align_classes(q, g)
 
 
-def whole(q: FeatureTable, g: FeatureTable) -> Tensor:
+def image_similarity(q: FeatureTable, g: FeatureTable) -> Tensor:
     """Cosine similarity of one vector per image."""
     for e, what in ((q, "query features"), (g, "gallery features")):
         if e.features.ndim != 2:
-            raise ValueError(f"The {what} hold all tokens: use matching='patches', or .reduce('gap') them.")
+            raise ValueError(f"The {what} have all tokens: use matching='patches', or reduce them with .reduce('gap').")
         check_finite(e.features, what)
     return F.normalize(q.features.double(), dim=1) @ F.normalize(g.features.double(), dim=1).mT
 
@@ -126,21 +128,21 @@ def _patches(e: FeatureTable) -> Tensor:
     """The tokens of the grid."""
     x = e.features
     if x.ndim != 3:
-        raise ValueError("Patches are matched on features with all tokens: extract with tokens='all'.")
+        raise ValueError("Matching patches needs features with all tokens: extract with tokens='all'.")
     check_finite(x, "features")
     return x[:, e.prefix.get(list(e.layers)[-1], 0) :]
 
 
 def selection(e: FeatureTable, select: Select | ArrayLike, share: float) -> NDArray[np.bool_]:
-    """Patches taken for foreground, (n, patches): the same number in every image, unless the table is given."""
+    """Patches selected as foreground, (n, patches): the same number in every image, unless a table is given."""
     x = _patches(e)
     if not isinstance(select, str):
         table = np.asarray(select, dtype=np.bool_)
         if table.shape != tuple(x.shape[:2]):
-            raise ValueError(f"The selection is a table {tuple(x.shape[:2])} of bool; got {table.shape}.")
+            raise ValueError(f"The selection must be a boolean table {tuple(x.shape[:2])}; got {table.shape}.")
         return table
     if not 0 < share <= 1:
-        raise ValueError(f"share lies between 0 and 1; got {share}.")
+        raise ValueError(f"share must lie between 0 and 1; got {share}.")
     if select == "all":
         return np.ones(tuple(x.shape[:2]), dtype=np.bool_)
     score = foreground_score(x, e.grids.get(list(e.layers)[-1]), select)
@@ -152,7 +154,7 @@ def selection(e: FeatureTable, select: Select | ArrayLike, share: float) -> NDAr
 
 
 def foreground_score(x: Tensor, grid: tuple[int, int] | None, select: str) -> Tensor:
-    """The larger, the more likely does a patch hold the object."""
+    """A score per patch: the larger, the more likely the patch shows the object."""
     unit = F.normalize(x.double(), dim=2)
     match select:
         case "border":
@@ -170,7 +172,7 @@ def foreground_score(x: Tensor, grid: tuple[int, int] | None, select: str) -> Te
 
 
 def patch_similarity(q: Tensor, g: Tensor, chosen_q: NDArray[np.bool_], chosen_g: NDArray[np.bool_]) -> Tensor:
-    """Similarity of images by their patches: mean over an image's patches of the best match, both ways, halved."""
+    """Similarity of images by their patches: the mean over patches of the best match, averaged over both directions."""
     for table, what in ((chosen_q, "queries"), (chosen_g, "gallery")):
         if not table.any(1).all():
             raise ValueError(f"An image of the {what} has no selected patch.")
@@ -187,7 +189,7 @@ def patch_similarity(q: Tensor, g: Tensor, chosen_q: NDArray[np.bool_], chosen_g
 
 
 def _gather(x: Tensor, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-    """Selected patches side by side (n, most, d), normalized, and which places are filled."""
+    """Selected patches padded to (n, most, d), normalized, and which entries are filled."""
     most = int(chosen.sum(1).max())
     order = np.argsort(~chosen, axis=1, kind="stable")[:, :most]
     filled = torch.from_numpy(np.take_along_axis(chosen, order, axis=1))
@@ -203,7 +205,8 @@ def _blocks(count: int, each: int) -> Iterator[slice]:
 def rank(
     similarity: Tensor, query: NDArray[Any], gallery: NDArray[Any], *, itself: bool, ranks: int = RANKS
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """CMC and average precision from similarities (q, g); `itself`: both are the same images, none finds itself."""
+    """CMC and average precision from similarities (q, g); `itself`: both are the same images, so self-matches are
+    excluded."""
     s = similarity.clone()
     if itself:
         s.fill_diagonal_(-torch.inf)
@@ -219,14 +222,14 @@ def rank(
     depth = min(ranks, hits.shape[1])
     cmc = np.array([(first < k).double().mean().item() for k in range(1, depth + 1)])
     precision = hits.double().cumsum(1) / torch.arange(1, hits.shape[1] + 1)
-    average = (precision * hits).sum(1) / hits.sum(1)  # 0 / 0 = NaN where there is nothing to find
+    average = (precision * hits).sum(1) / hits.sum(1)  # 0 / 0 = NaN if there is no match
     return cmc, average.numpy()
 
 
 def overlap_with(selected: NDArray[np.bool_], truth: NDArray[np.bool_]) -> tuple[float, float]:
-    """Mean intersection over union with the true patches, and what as many patches at random would have."""
+    """Mean intersection over union with the true patches, and the expectation for as many random patches."""
     if selected.shape != truth.shape:
-        raise ValueError(f"The truth is a table {selected.shape} of bool; got {truth.shape}.")
+        raise ValueError(f"truth must be a boolean table {selected.shape}; got {truth.shape}.")
     some = truth.any(1)
     both, either = (selected & truth).sum(1)[some], (selected | truth).sum(1)[some]
     n, chosen, real = truth.shape[1], selected.sum(1)[some], truth.sum(1)[some]

@@ -1,4 +1,4 @@
-"""The VTAB-1k harness: 800 images to train on, 200 to choose on, all 1,000 for the final fit, and a test set."""
+"""The VTAB-1k protocol: 800 training and 200 validation images, all 1,000 for the final fit, and a test set."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sightline.data.datasets import Dataset
 from sightline.data.named.suites import SuiteTask, suite
 from sightline.evals.extraction import describe, extract
-from sightline.evals.few_shot import sweep_of
+from sightline.evals.few_shot import l2_values
 from sightline.evals.inputs import check_train, vectors
 from sightline.evals.probing.ridge import Ridge, apply
 from sightline.observe.identity import identify
@@ -42,7 +42,7 @@ REFERENCES: dict[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Vtab(Result):
-    """Accuracy on every task of a suite; the score is the mean over tasks, not over groups.
+    """Accuracy on the tasks of a suite; the score is the mean over tasks, not over groups.
 
     >>> rows = sl.evals.vtab_references()
     >>> [round(100 * row.score, 2) for row in rows]
@@ -52,8 +52,8 @@ class Vtab(Result):
     suite: str
     tasks: tuple[str, ...]
     groups: tuple[str, ...]  # of each task
-    accuracy: NDArray[np.float64]  # by task
-    complete: bool  # whether every task of the suite is there
+    accuracy: NDArray[np.float64]  # of each task
+    complete: bool  # whether it covers every task of the suite
 
     @property
     def score(self) -> float:
@@ -62,7 +62,7 @@ class Vtab(Result):
 
     @property
     def by_group(self) -> dict[str, float]:
-        """Mean accuracy of each group that has tasks here."""
+        """Mean accuracy of each group of tasks."""
         of = np.array(self.groups)
         return {g: float(self.accuracy[of == g].mean()) for g in GROUPS if (of == g).any()}
 
@@ -103,11 +103,11 @@ def vtab(
     batch: int = 64,
     workers: int = 0,
 ) -> Vtab:
-    """A model on a suite of tasks with 1,000 training images each: "scenes-vtab" anywhere, "vtab" with its data.
+    """Evaluate a model on a suite of tasks with 1,000 training images each: "scenes-vtab", or "vtab" with its data.
 
-    By default a linear classifier on frozen features: l2 chosen on the 200 after fitting the 800, then fitted to all
-    1,000 and tested once. Table 9's rows are fine-tuned; for that give `fit(model, task, splits) -> accuracy`, with
-    splits train800, val200, train1000 and test. `tasks` chooses some; the score then is that of those alone.
+    By default, a linear classifier on frozen features: l2 is chosen on the 200 after fitting the 800, then it is fitted
+    to all 1,000 and tested once. The rows of table 9 are fine-tuned; for that give `fit(model, task, splits) ->
+    accuracy`, with splits train800, val200, train1000 and test. `tasks` selects some; the score is their mean.
 
     >>> model = sl.build("vit-nano4")
     >>> sl.vtab(model, tasks=["cells"], fit=lambda model, task, splits: len(splits["test"]) / 4000).accuracy
@@ -119,9 +119,9 @@ def vtab(
         raise ValueError(f"{name} has no task {', '.join(sorted(unknown))}; it has {', '.join(t.name for t in every)}.")
     chosen = [t for t in every if tasks is None or t.name in tasks]
     if not chosen:
-        raise ValueError(f"No task was chosen; {name} has {', '.join(t.name for t in every)}.")
+        raise ValueError(f"No tasks were selected; {name} has {', '.join(t.name for t in every)}.")
     settings = {"size": model.image.size[0]} if name == "scenes-vtab" else {}
-    splits = {t.name: t.splits(root=root, **settings) for t in chosen}  # what is missing shows before the first hour
+    splits = {t.name: t.splits(root=root, **settings) for t in chosen}  # all first: missing data fails early
     run = fit or linear(batch=batch, workers=workers)
     accuracy = [run(model, t, splits[t.name]) for t in progress(chosen, name)]
     return Vtab(
@@ -139,7 +139,7 @@ def vtab(
 
 
 def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sweep") -> Fit:
-    """Frozen features and ridge regression under the 800/200/1000 protocol; each image is seen by the model once."""
+    """Frozen features and ridge regression under the 800/200/1000 protocol; each image passes the model once."""
 
     def run(model: Any, task: SuiteTask, splits: Mapping[str, Dataset]) -> float:
         train, val, test = (
@@ -150,7 +150,7 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
         ridge = Ridge.of_labels(x, y, task.classes)
         right = {
             value: int((torch.cat([*apply(v, ridge.solve(value), ridge.scaling)]).argmax(1) == w).sum())
-            for value in sweep_of(l2)
+            for value in l2_values(l2)
         }
         best = max(right, key=lambda value: right[value])
         final = Ridge.of_labels(torch.cat([x, v]), torch.cat([y, w]), task.classes)
@@ -160,11 +160,11 @@ def linear(*, batch: int = 64, workers: int = 0, l2: Sequence[float] | str = "sw
     return run
 
 
-def beside_references(result: Vtab) -> list[dict[str, Any]]:
-    """One row per task, group and mean; for VTAB-1k with the paper's rows beside ours.
+def vtab_rows(result: Vtab) -> list[dict[str, Any]]:
+    """One row per task, group and overall mean; for VTAB-1k with the paper's results for comparison.
 
     >>> from dataclasses import replace
-    >>> sl.evals.beside_references(replace(sl.evals.vtab_references()[0], suite="scenes-vtab"))[0]["task"]
+    >>> sl.evals.vtab_rows(replace(sl.evals.vtab_references()[0], suite="scenes-vtab"))[0]["task"]
     'caltech101'
     """
     others = vtab_references() if result.suite == "vtab" else ()

@@ -45,7 +45,9 @@ class BiTConfig:
         if not self.units:
             raise ValueError("BiTConfig.units needs at least one stage, such as (3, 4, 6, 3).")
         if 64 * self.width_factor % 32 or self.width_factor <= 0:
-            raise ValueError(f"width_factor is a multiple of 0.5, for 32 groups of channels; got {self.width_factor}.")
+            raise ValueError(
+                f"width_factor must be a multiple of 0.5 (32 groups of channels); got {self.width_factor}."
+            )
         if min(checks.pair(self.size)) < self.stride:
             raise ValueError(f"Images of {self.size} are smaller than the stride {self.stride} of this model.")
 
@@ -111,8 +113,8 @@ class Root(nn.Module):
 class BiT(nn.Module, Displayable):
     """BiT ResNet: `model(pixels)` gives logits, `model.features(pixels)` the last feature map as tokens.
 
-    Takes images of any size; `config.size` is the intended one. Kernels start LeCun normal, norms at 1 and 0,
-    the head at zero with bias `head_bias`.
+    Takes images of any size; `config.size` is the intended one. Kernels are initialized LeCun normal, norms to 1 and
+    0, the head to zero with bias `head_bias`.
 
     >>> import torch
     >>> sl.build("bit-nano", classes=10).features(torch.zeros(2, 3, 32, 32)).grid
@@ -156,7 +158,7 @@ class BiT(nn.Module, Displayable):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Fill every parameter from one random stream."""
+        """Initialize every parameter from one random generator."""
         convolutions.initialize(self, generator)
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)

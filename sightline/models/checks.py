@@ -33,7 +33,7 @@ def choices(config: Any) -> None:
 
 
 def counts(config: Any, *names: str, least: int = 1) -> None:
-    """Each named field must be a whole number of at least `least` (or several of them)."""
+    """Each named field must be a whole number, or several, each at least `least`."""
     for name in names:
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
@@ -67,15 +67,15 @@ def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
         if torch.isfinite(x.detach()).all():  # finite pixels whose sum overflowed
             return
         bad = (~torch.isfinite(x.detach())).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(f"Images {bad[:8]} of the batch hold NaN or infinite pixels: fix or drop them first.")
+        raise ValueError(f"Images {bad[:8]} of the batch have NaN or infinite pixels: fix or drop them first.")
 
 
 def _has_values(x: Tensor, model: nn.Module) -> bool:
-    """Whether the values may be read: not while tracing, compiling or faking, nor where it would stall training."""
+    """Whether the values may be read: not while tracing, compiling or on fake tensors, nor where it stalls training."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) not in (Tensor, nn.Parameter):
         return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch.func transforms: there is no public test
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch.func transforms: torch has no public test for them
         return False
     if x.device.type == "cpu":
         return x.numel() > 0
-    return x.device.type != "meta" and not model.training  # on an accelerator, reading waits for the queue
+    return x.device.type != "meta" and not model.training  # reading from an accelerator waits for its queue

@@ -26,11 +26,11 @@ def build(
     checkpointing: bool = False,
     **changes: Any,
 ) -> Model:
-    """A model from a name or a configuration, initialized as the paper's code does, the same for the same seed.
+    """A model from a name or a configuration, initialized as in the paper's code; the same seed gives the same model.
 
-    Further keywords change fields of the configuration: `classes`, `size`, `pool`, ... On `device="meta"` a model of
-    any size is built without memory. `checkpointing` recomputes activations in the backward pass instead of keeping
-    them.
+    Other keyword arguments change fields of the configuration: `classes`, `size`, `pool`, ... With `device="meta"` a
+    model of any size is built without allocating memory. `checkpointing` recomputes activations in the backward pass
+    instead of keeping them.
 
     >>> sl.build("vit-b16", classes=10, size=(224, 160), device="meta").config.grid
     (14, 10)
@@ -43,9 +43,8 @@ def build(
     if target.type == "meta":
         return model
     model = model.to_empty(device="cpu")
-    model.initialize(
-        torch.Generator().manual_seed(seed)
-    )  # on the CPU, so that every device starts from the same values
+    generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device starts from the same values
+    model.initialize(generator)
     return model.to(target)
 
 
@@ -62,7 +61,7 @@ def from_config(config: Config) -> Model:
 
 
 def change(config: Config, **changes: Any) -> Config:
-    """A configuration with fields changed; a hybrid passes on those of its encoder."""
+    """A configuration with fields changed; a hybrid passes fields of the encoder on to it."""
     own = {k: v for k, v in changes.items() if k in type(config).__dataclass_fields__}
     rest = {k: v for k, v in changes.items() if k not in own}
     if rest and isinstance(config, HybridConfig):
@@ -76,7 +75,7 @@ def change(config: Config, **changes: Any) -> Config:
 
 
 def _reset_derived(c: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Fields that were derived from others are derived anew when those others change."""
+    """Fields to derive again because the fields that they were derived from change."""
     fresh: dict[str, Any] = {}
     if "pool" in changes and c.class_token == (c.pool == "cls"):
         fresh["class_token"] = None
@@ -89,7 +88,7 @@ def _reset_derived(c: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
 def resize(
     model: Model, size: checks.Pair | None = None, *, patch: checks.Pair | None = None, method: str = "paper"
 ) -> Model:
-    """A copy of the model for images of another size, or with another patch, or both.
+    """A copy of the model for another image size, another patch size, or both.
 
     Position embeddings are resampled on their grid by the rule of `method` (paper, timm, timm-npz, hf, torchvision);
     rows of class and distillation tokens do not change. Patch kernels are multiplied by the pseudo-inverse of
@@ -101,7 +100,7 @@ def resize(
     """
     wanted = {k: v for k, v in {"size": size, "patch": patch}.items() if v is not None}
     if patch is not None and not isinstance(model.config, ViTConfig):
-        raise ValueError("Only a plain ViT has patch kernels to resize; for BiT and hybrids give a size.")
+        raise ValueError("Only a plain ViT has patch kernels to resize; for BiT and hybrids give size instead.")
     new = change(model.config, **wanted)
     state = {k: v.detach() for k, v in model.state_dict().items()}
     if isinstance(model, ViT):

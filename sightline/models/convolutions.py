@@ -15,8 +15,8 @@ from sightline.models.initialize import lecun_normal_
 class StdConv(nn.Conv2d):
     """Convolution without bias whose kernel has mean 0 and variance 1 per output channel (weight standardization).
 
-    Epsilon is added in different places: by BiT to the variance, by the hybrid's backbone to the standard deviation.
-    `same=True` pads as TensorFlow does: asymmetric for stride 2, one more at the bottom and the right.
+    BiT adds epsilon to the variance, the hybrid's backbone adds it to the standard deviation.
+    `same=True` pads like TensorFlow: asymmetrically for stride 2, one more row at the bottom and column on the right.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
 
 
 class NormReLU(nn.Module):
-    """Normalization and ReLU in one module, so that the recorded tensor is the one passed on."""
+    """Normalization and ReLU in one module, so that the recorded tensor is what the next layer gets."""
 
     def __init__(self, channels: int, *, eps: float, kind: Literal["group", "batch"] = "group", relu: bool = True):
         super().__init__()
@@ -96,7 +96,7 @@ def stages(counts: tuple[int, ...], root: int, unit: Callable[[int, int, int], n
 
 
 def initialize(model: nn.Module, generator: torch.Generator) -> None:
-    """Kernels LeCun normal (standardized, their scale matters to weight decay only), norms at scale 1 and bias 0."""
+    """Kernels LeCun normal (if standardized, their scale matters only to weight decay); norms: scale 1, bias 0."""
     for module in model.modules():
         match module:
             case StdConv():

@@ -15,7 +15,7 @@ from sightline.models.construct import build, change
 from sightline.models.variants import Config, config
 from sightline.models.vit import ViT, ViTConfig
 
-# torch counts every fused attention kernel but the CPU's
+# torch counts every fused attention kernel except the CPU's
 FUSED_ON_CPU = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
 }
@@ -23,14 +23,14 @@ FUSED_ON_CPU = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of one image through a model; bytes are for float32 unless the model holds another type.
+    """Cost of one image through a model; bytes are for float32 unless the model has another dtype.
 
     >>> sl.cost("vit-b16").parameters
     86567656
     """
 
     size: tuple[int, int]
-    tokens: int | None  # length of the sequence, where there is one
+    tokens: int | None  # sequence length, if there is one
     parameters: int
     macs: int  # multiply-accumulates of a forward pass, attention products included
     attention_macs: int  # of these, the products of queries with keys and of weights with values
@@ -46,13 +46,13 @@ class Cost:
 def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Cost:
     """Parameters, multiply-accumulates and activation memory for one image, without running or allocating anything.
 
-    Takes a name, a configuration or any module of (b, c, y, x). Multiply-accumulates come from torch's own counter; the
-    activations are the tensors that autograd would save. The model itself is not changed.
+    Takes a name, a configuration or any module that takes (b, c, y, x). Multiply-accumulates come from torch's own
+    counter; activations are the tensors that autograd would save. The model itself is not changed.
 
     >>> round(sl.cost("vit-b16", size=384).gmacs, 2)
     55.48
     """
-    model = _at_size(model, size)
+    model = _meta_copy(model, size)
     settings: Any = getattr(model, "config", None)
     y, x = checks.pair(size if size is not None else _native_size(model))
     channels = getattr(settings, "channels", 3)
@@ -111,12 +111,12 @@ def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8,
 
 
 def _attention_macs(c: ViTConfig) -> int:
-    """Multiply-accumulates of queries with keys and of weights with values."""
+    """Multiply-accumulates of queries with keys and of attention weights with values."""
     return 2 * c.depth * c.tokens**2 * c.width
 
 
 class _AllTokens(nn.Module):
-    """Computes every token to the end, as the published tables count, where the forward pass may skip some."""
+    """Computes every token in every block, as the published tables count; the forward pass may skip some."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -147,8 +147,8 @@ class SavedForBackward:
         return tensor
 
 
-def _at_size(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
-    """The model on the meta device; one of ours is rebuilt if it has another size."""
+def _meta_copy(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:
+    """The model on the meta device; one of our own is rebuilt if its size differs."""
     changes: dict[str, Any] = {} if size is None else {"size": size}
     if not isinstance(model, nn.Module):
         return build(model, device="meta", **changes)

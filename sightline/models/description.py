@@ -1,4 +1,4 @@
-"""What a model is and what it costs, in a few facts."""
+"""Summaries of models: configuration and cost."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +24,8 @@ class ModelListing:
     """
 
     model: str
-    size: Any  # of the images: a side, or height and width
-    tokens: int | None  # None: a CNN has none
+    size: Any  # image size: one side, or height and width
+    tokens: int | None  # None for a CNN
     depth: str  # units of each stage of a CNN, blocks of an encoder
     width: int
     heads: int | None
@@ -76,7 +76,7 @@ class ModelDescription:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of the configuration that are set; of a hybrid those of the encoder, then of the backbone."""
+        """The fields of the configuration that are set; for a hybrid, those of the encoder, then of the backbone."""
         c = self.config
         encoder = c.vit if isinstance(c, HybridConfig) else c
         fields = {k: v for k, v in vars(encoder).items() if v is not None}

@@ -1,4 +1,4 @@
-"""The hybrid (ViT, section 3.1): a ResNet's feature map takes the place of the patches."""
+"""The hybrid (ViT, section 3.1): a ViT whose patches come from the feature map of a ResNet."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,7 +17,7 @@ from sightline.spec import ImageSpec
 
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:
-    """A backbone and the encoder on top. `vit` is written as seen from the pixels: its patch is the total stride.
+    """A backbone and the encoder on top. `vit` is in units of input pixels: its patch is the total stride.
 
     Option (i) of the paper keeps stage 4 (`units=(3, 4, 6, 3)`, stride 32); option (ii) moves its units into stage 3
     (`units=(3, 4, 9)`, stride 16), which gives four times the tokens.
@@ -39,7 +39,9 @@ class HybridConfig:
         checks.choices(self)
         checks.counts(self, "units")
         if 64 * self.width_factor % 32 or self.width_factor <= 0:
-            raise ValueError(f"width_factor is a multiple of 0.5, for 32 groups of channels; got {self.width_factor}.")
+            raise ValueError(
+                f"width_factor must be a multiple of 0.5 (32 groups of channels); got {self.width_factor}."
+            )
         if any(p % self.backbone_stride for p in checks.pair(self.vit.patch)):
             raise ValueError(
                 f"The backbone reduces by {self.backbone_stride}, so the hybrid's patch is a multiple of that; "
@@ -59,7 +61,7 @@ class HybridConfig:
 
     @property
     def encoder(self) -> ViTConfig:
-        """The encoder, with sizes in cells of the backbone's map instead of pixels."""
+        """The encoder's configuration, with sizes in cells of the backbone's map instead of pixels."""
         s = self.backbone_stride
         (y, x), (p, q) = checks.pair(self.vit.size), checks.pair(self.vit.patch)
         return replace(self.vit, size=(y // s, x // s), patch=(p // s, q // s), channels=self.backbone_width)
@@ -71,7 +73,7 @@ class HybridConfig:
 
     @property
     def prefix(self) -> int:
-        """Tokens in front of the patches."""
+        """Number of tokens before the patches."""
         return self.vit.prefix
 
     @property
@@ -86,7 +88,7 @@ class HybridConfig:
 
     @property
     def classes(self) -> int:
-        """Width of the head; 0 means features only."""
+        """Number of classes; 0 means features only."""
         return self.vit.classes
 
     @property
@@ -96,7 +98,7 @@ class HybridConfig:
 
 
 class Unit(nn.Module):
-    """Post-activation bottleneck: every convolution with its norm, ReLU after the sum."""
+    """Post-activation bottleneck: a norm after every convolution, ReLU after the sum."""
 
     def __init__(self, c: HybridConfig, channels: int, mid: int, *, stride: int):
         super().__init__()
@@ -144,8 +146,8 @@ class Backbone(nn.Module):
 class Hybrid(ViT):
     """ViT on the feature map of a ResNet: the same paths as ViT, with `backbone` in front.
 
-    Initialization as ViT's; in the backbone kernels LeCun normal, and the last norm of each unit at scale zero, so that
-    every unit starts as its shortcut.
+    Initialized like ViT; backbone kernels are LeCun normal, and the last norm of each unit has scale zero, so that
+    every unit starts out as its shortcut.
 
     >>> import torch
     >>> sl.build("r8-vit-nano4", classes=10)(torch.zeros(2, 3, 32, 32)).shape

@@ -20,10 +20,10 @@ def attention(
     scale: float = 1.0,
     bias: Float[Tensor, "... n m"] | None = None,
 ) -> tuple[Float[Tensor, "... n e"], Float[Tensor, "... n m"]]:
-    """The primitive, softmax(scale q K' + bias) V: returns (context, weights).
+    """Dot-product attention, softmax(scale q K' + bias) V: returns (context, weights).
 
-    Self-attention passes one sequence three times, cross-attention queries from one and keys, values from another.
-    Unscaled by default; the papers' multi-head form scales by 1 / sqrt(d).
+    For self-attention pass one sequence three times; for cross-attention, queries from one sequence and keys and
+    values from another. Unscaled by default; the papers' multi-head form scales by 1 / sqrt(d).
 
     >>> import torch
     >>> q = torch.tensor([[0.2, 0.9, 0.0]])
@@ -40,7 +40,7 @@ def attention(
 def basic_self_attention(
     x: Float[Tensor, "... n d"], *, scale: float = 1.0
 ) -> tuple[Float[Tensor, "... n d"], Float[Tensor, "... n n"]]:
-    """Self-attention without parameters: each vector becomes a mean of all, weighted by similarity.
+    """Self-attention without parameters: each vector becomes a mean of all vectors, weighted by similarity.
 
     >>> import torch
     >>> y, weights = sl.models.basic_self_attention(torch.eye(3))
@@ -51,7 +51,7 @@ def basic_self_attention(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention (ViT, appendix A). Fused, unless someone records `probs`."""
+    """Multi-head self-attention (ViT, appendix A). Fused unless `probs` is recorded."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Attention(nn.Module):
         bias = self.relative(q) if self.relative is not None else None
         if rows is not None:
             q, bias = q[:, :, :rows], bias if bias is None else bias[:, :, :rows]
-        if self.probs.watched:  # only a recorder needs the softmax spelled out: the fused kernel never forms it
+        if self.probs.watched:  # computed explicitly only for recording: the fused kernel never forms the probabilities
             y, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5, bias=bias)
             self.probs(probs)
         else:
@@ -103,7 +103,7 @@ class Gelu(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two dense layers with GELU between, applied to each token separately."""
+    """Two dense layers with a GELU between them, applied to each token separately."""
 
     def __init__(self, width: int, hidden: int, *, gelu: Literal["tanh", "erf"] = "tanh", dropout: float = 0.0):
         super().__init__()
@@ -132,7 +132,7 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: skips the branch for random images of the batch and scales it up for the others."""
+    """Stochastic depth: drops the branch for random images of the batch and scales it up for the others."""
 
     def __init__(self, rate: float):
         super().__init__()

@@ -43,15 +43,15 @@ class Part:
     path: str
     kind: PartKind
     layout: Layout
-    block: int | None = None  # encoder block or residual unit, counted through the model
-    stage: int | None = None  # of a CNN
+    block: int | None = None  # encoder block or residual unit, numbered through the model
+    stage: int | None = None  # for a CNN
     sublayer: Literal["attention", "mlp", "convolution"] | None = None
     skip: str | None = None
     branch: str | None = None
 
 
 def anatomy(model: nn.Module) -> tuple[Part, ...]:
-    """The parts of a model in the order of computation. Any other model needs an `anatomy()` method.
+    """The parts of a model in the order of computation. Models of other types need an `anatomy()` method.
 
     >>> [p.path for p in sl.anatomy(sl.build("vit-nano4", classes=10)) if p.kind == "sum"][:2]
     ['blocks.0.attn_sum', 'blocks.0.mlp_sum']
@@ -80,7 +80,7 @@ def _vit(model: ViT, blocks_before: int = 0) -> Iterator[Part]:
 
 
 def block_parts(at: str, i: int, *, pre: bool) -> Iterator[Part]:
-    """The parts of one encoder block below the path `at`."""
+    """The parts of one encoder block under the path `at`."""
 
     def part(name: str, kind: PartKind, layout: Layout = "tokens", **more: str) -> Part:
         sublayer: Literal["attention", "mlp"] = "mlp" if name.startswith("mlp") or name == "norm2" else "attention"
@@ -144,7 +144,7 @@ def _end(model: ViT | BiT) -> Iterator[Part]:
 
 
 def block_outputs(parts: Iterable[Part]) -> list[Part]:
-    """The outputs of encoder blocks or residual units (Raghu et al., appendix A); of a CNN without such units, those of
+    """The outputs of encoder blocks or residual units (Raghu et al., appendix A); for a CNN without such units, of
     every layer."""
     parts = list(parts)
     last = {p.block: p for p in parts if p.kind == "sum"}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 Grid = tuple[int, int]
 Kind = Literal["none", "1d", "2d", "relative", "sincos"]
 
-# How each library resamples; they differ by 10 to 20 % of the norm at 14x14 -> 24x24, so the choice has a name.
+# How each library resamples. They differ by 10 to 20 % of the norm at 14x14 -> 24x24, so the method is an option.
 METHODS: dict[str, dict] = {
     "paper": {"mode": "bilinear", "align_corners": True},  # scipy zoom, order 1, corner to corner
     "timm": {"mode": "bicubic", "align_corners": False, "antialias": True},
@@ -22,7 +22,7 @@ METHODS: dict[str, dict] = {
 
 
 def resample(grid: Float[Tensor, "y x d"], size: Grid, method: str = "paper") -> Float[Tensor, "{size[0]} {size[1]} d"]:
-    """A grid of vectors resampled to another size by a library's rule; the same size is the identity."""
+    """A grid of vectors resampled to another size by a library's rule; unchanged if the size is the same."""
     if method not in METHODS:
         raise ValueError(f"Position embeddings are resized by one of {', '.join(METHODS)}; got {method!r}.")
     if tuple(grid.shape[:2]) == tuple(size):
@@ -43,8 +43,8 @@ def sincos_2d(grid: Grid, width: int, temperature: float = 10_000.0) -> Float[Te
 class Positions(nn.Module):
     """Adds a position embedding to every token: `1d`, `2d` (column and row tables of half the width) or `sincos`.
 
-    The first `rows` prefix tokens have a learned vector each, outside the grid: the class token has no place in two
-    dimensions (the paper leaves this open for 2-D). Further prefix tokens (registers) have none.
+    Each of the first `rows` prefix tokens has a learned vector of its own: the class token has no position on the grid
+    (the paper leaves this open for 2-D). Further prefix tokens (registers) have none.
     """
 
     waves: Tensor
@@ -69,7 +69,7 @@ class Positions(nn.Module):
         self.refill()
 
     def refill(self) -> None:
-        """Compute the fixed sine waves: no file holds them, and a model from the meta device has no values."""
+        """Compute the fixed sine waves: files do not store them, and a model from the meta device has no values."""
         if self.kind == "sincos":
             self.waves.copy_(sincos_2d(self.grid, self.width))
 
@@ -94,7 +94,7 @@ class Positions(nn.Module):
         return x + torch.cat([self._prefix_vectors(), blank, patches])
 
     def _prefix_vectors(self) -> Float[Tensor, "rows d"]:
-        """The vectors of the prefix tokens that have one."""
+        """The position vectors of the prefix tokens that have one."""
         match self.kind:
             case "1d":
                 return self.table[: self.rows]
@@ -105,10 +105,10 @@ class Positions(nn.Module):
 
 
 class RelativePositions(nn.Module):
-    """1-D relative attention (ViT, D.4): each raster offset between query and key has an embedding, which
-    acts as a further key; its products with the query are a bias on the attention logits.
+    """1-D relative attention (ViT, D.4): each raster offset between query and key has an embedding, which acts as an
+    additional key; its product with the query is a bias on the attention logits.
 
-    There are offsets between patches only; pairs with a prefix token have no bias.
+    Only pairs of patches have offsets; pairs with a prefix token have no bias.
     """
 
     def __init__(self, grid: Grid, heads: int, width: int, *, prefix: int):
@@ -146,8 +146,8 @@ def resize_state(module: nn.Module, state: dict[str, Tensor], prefix: str, grid:
 
 
 def resample_offsets(table: Float[Tensor, "offsets h d"], old: Grid, new: Grid) -> Float[Tensor, "new_offsets h d"]:
-    """Relative embeddings on another grid. A raster offset is read as (rows, columns), the nearest way to walk it, and
-    looked up bilinearly among the old offsets with corners aligned, so that one row down stays one row down."""
+    """Relative embeddings on another grid. A raster offset is read as the nearest (rows, columns) and interpolated
+    bilinearly among the old offsets with corners aligned, so that one row down stays one row down."""
     if tuple(old) == tuple(new):
         return table
     y, x = new

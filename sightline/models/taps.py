@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class Tap(nn.Module):
-    """A named place in the computation: it returns its input unchanged and has no state."""
+    """A named point in the computation: it returns its input unchanged and has no state."""
 
     @property
     def watched(self) -> bool:
-        """Whether it is being recorded: only then do layers form what the fast path does not (attention weights)."""
+        """Whether it is being recorded: only then do layers compute what the fast path skips (attention weights)."""
         return bool(self._forward_hooks)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -22,14 +22,14 @@ class Tap(nn.Module):
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether this module or one inside it has hooks, from `record` or anyone else."""
+    """Whether this module or one inside it has hooks, from `record` or from elsewhere."""
     return any(
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in module.modules()
     )
 
 
 def paths(model: nn.Module, pattern: str) -> list[str]:
-    """Module paths that match a glob, in the order of the model; `*` stays within one part, `**` crosses dots.
+    """Module paths that match a glob, in the order of the model; `*` matches within one component, `**` across dots.
 
     Bare containers (ModuleList) have no output and are left out.
 
@@ -41,20 +41,20 @@ def paths(model: nn.Module, pattern: str) -> list[str]:
 
 
 def _runnable(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module inside that puts something out, by path."""
+    """Every submodule that has an output, by path."""
     found = {name: m for name, m in model.named_modules() if type(m).forward is not nn.Module.forward}
     return {name: m for name, m in found.items() if name}
 
 
 def _matching(runnable: dict[str, nn.Module], pattern: str) -> list[str]:
-    if pattern in runnable:  # a plain path, the frequent case
+    if pattern in runnable:  # a plain path, the common case
         return [pattern]
     matcher = re.compile(_regex(pattern))
     return [name for name in runnable if matcher.fullmatch(name)]
 
 
 def _regex(pattern: str) -> str:
-    """Glob to regular expression, character by character; brackets are passed through as character classes."""
+    """Glob to regular expression, character by character; brackets are kept as character classes."""
     pieces = re.findall(r"\*\*|\*|\?|\[[^\]]*\]|.", pattern)
     special = {"**": r".*", "*": r"[^.]*", "?": r"[^.]"}
     is_class = re.compile(r"\[.+\]")
@@ -67,10 +67,10 @@ def record(
 ) -> Iterator[dict[str, Any]]:
     """Record the outputs of the modules at these paths while the context is open.
 
-    The tape maps each path to the output of the latest call. `keep(path, tensor)` is called inside the hook and its
-    return value stored instead: reduce there, and memory does not grow with the model. Gradients
-    flow through recorded tensors. A pattern without match, or a module that was never run (a compiled model runs
-    none of them), raises ValueError. The hooks are always removed.
+    The tape maps each path to the output of the latest call. If `keep` is given, `keep(path, tensor)` is called inside
+    the hook and its return value is stored instead: reduce there to save memory. Gradients flow through recorded
+    tensors. A pattern that matches nothing, or a module that never ran (a compiled model runs none of them), raises
+    ValueError. The hooks are always removed.
 
     >>> import torch
     >>> model = sl.build("vit-nano4", classes=10)
@@ -122,7 +122,7 @@ def _expand(model: nn.Module, runnable: dict[str, nn.Module], patterns: tuple[st
 
 
 def first_tensor(name: str, output: Any) -> Tensor:
-    """Models of other libraries return tuples and dataclass-like dicts: the first tensor is passed on."""
+    """The first tensor of an output: models of other libraries return tuples and dataclass-like dicts."""
     if isinstance(output, Tensor):
         return output
     parts = output.values() if hasattr(output, "values") else output if isinstance(output, tuple | list) else ()

@@ -11,8 +11,8 @@ from sightline.models.vit import ViTConfig
 
 Config = ViTConfig | BiTConfig | HybridConfig
 
-# width, depth, heads, mlp_width. Nano, micro and mini are ours, for images of 32 px and a minute to an hour on two
-# cores; they take the exact GELU, which a CPU computes several times faster than the tanh formula.
+# width, depth, heads, mlp_width. Nano, micro and mini are our own, for 32-pixel images and a minute to an hour on two
+# cores; they use the exact GELU, which a CPU computes several times faster than the tanh formula.
 VIT = {
     "nano": (64, 6, 4, 128),
     "micro": (128, 6, 4, 256),
@@ -51,7 +51,7 @@ LISTED = (
 
 
 def names(glob: str = "*") -> list[str]:
-    """The listed names that match a glob; many more can be built (any patch, any width).
+    """The listed names that match a glob; many others can be built (any patch, any width).
 
     >>> sl.models.names("vit-l*")
     ['vit-l32', 'vit-l16']
@@ -60,7 +60,7 @@ def names(glob: str = "*") -> list[str]:
 
 
 def config(name: str, **changes: Any) -> Config:
-    """The configuration of a name, with fields changed; the papers' spellings (`ViT-B/16`, `R50+ViT-B/16`) work too.
+    """The configuration of a named model, with fields changed; the papers' names (`ViT-B/16`, `R50+ViT-B/16`) work too.
 
     >>> sl.models.config("vit-b16", pool="gap").prefix
     0
@@ -81,11 +81,11 @@ def config(name: str, **changes: Any) -> Config:
         backbone = _backbone(found[1], found[2], int(found[3]))
         if backbone is not None and found[2] in VIT:
             return _hybrid(found[2], *backbone, changes)
-    raise ValueError(f"There is no model {name!r}. {_nearest(plain)}")
+    raise ValueError(f"There is no model {name!r}. {_suggestion(plain)}")
 
 
 def _canonical(name: str) -> str:
-    """Paper spelling to ours: `R50+ViT-B/16` is r50-vit-b16, `ViT-B_16` is vit-b16. Case tells only g from G."""
+    """The papers' names to ours: `R50+ViT-B/16` is r50-vit-b16, `ViT-B_16` is vit-b16. Case matters only for g."""
     dashed = re.sub(r"[+_/\s]+", "-", name.strip())
     joined = re.sub(r"(?i)(?<=vit-)([a-z]+)-(?=\d)", r"\1", dashed)
     giant = re.search(r"(?i:vit)-G\d", joined) is not None
@@ -95,22 +95,22 @@ def _canonical(name: str) -> str:
 def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:
     width, depth, heads, mlp_width = VIT[letter]
     start: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
-    start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _fitting(224, patch)}
-    return ViTConfig(**_known(ViTConfig, {**start, **changes}))
+    start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _nearest_size(224, patch)}
+    return ViTConfig(**_check_fields(ViTConfig, {**start, **changes}))
 
 
-def _fitting(size: int, patch: int) -> int:
-    """The nearest size that patches divide, so that `vit-b13` builds without `size`."""
+def _nearest_size(size: int, patch: int) -> int:
+    """The nearest size that the patch size divides, so that `vit-b13` builds without `size`."""
     return max(1, round(size / patch)) * patch
 
 
 def _bit(fields: dict[str, Any]) -> BiTConfig:
-    return BiTConfig(**_known(BiTConfig, fields))
+    return BiTConfig(**_check_fields(BiTConfig, fields))
 
 
 def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int, float] | None:
     """Units, total stride and width factor of a hybrid's name, or None."""
-    if not depth:  # the stem alone with 8 x 8 patches: stride 32, although the released name says 16
+    if not depth:  # only the stem, with 8 x 8 patches: stride 32, although the released name says 16
         return ((), 32, 1.0) if (size, stride) == ("ti", 16) else None
     if (int(depth), stride) in HYBRID_SMALL:
         return HYBRID_SMALL[int(depth), stride], stride, 0.5
@@ -126,7 +126,7 @@ def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, chan
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 
 
-def _known(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> dict[str, Any]:
+def _check_fields(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> dict[str, Any]:
     known = list(kind.__dataclass_fields__)
     for name in fields:
         if name not in known:
@@ -135,7 +135,7 @@ def _known(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> d
     return fields
 
 
-def _nearest(name: str) -> str:
+def _suggestion(name: str) -> str:
     close = difflib.get_close_matches(name, LISTED, n=3, cutoff=0.5)
     hint = f"Did you mean {', '.join(close)}? " if close else ""
     return hint + "`sightline models` lists them; any patch (vit-b8) and width (bit-r50x2) can be built."

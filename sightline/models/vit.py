@@ -41,8 +41,8 @@ class ViTConfig:
     registers: int = 0
     position: Kind = "1d"
     position_at: Literal["stem", "every", "shared"] = "stem"
-    position_rows: int | None = None  # prefix tokens that own a position row; None: class and distillation token
-    head: Literal["linear", "mlp"] = "linear"  # "mlp": tanh layer `pre_logits` in front, as in pre-training
+    position_rows: int | None = None  # prefix tokens that have a position row; None: class and distillation token
+    head: Literal["linear", "mlp"] = "linear"  # "mlp": with a tanh layer `pre_logits` before it, as in pre-training
     head_bias: float = 0.0
 
     norm_at: Literal["pre", "post"] = "pre"  # "post": the vanilla Transformer
@@ -53,7 +53,7 @@ class ViTConfig:
     qkv_bias: bool = True
     layer_scale: float | None = None  # its initial value
     dropout: float = 0.0
-    drop_path: float = 0.0  # rate of the last block; grows linearly from 0
+    drop_path: float = 0.0  # rate of the last block, increasing linearly from 0
     no_skip: tuple[int, ...] = ()  # blocks without their two residual connections, counted from 0
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class ViTConfig:
 
     @property
     def prefix(self) -> int:
-        """Tokens in front of the patches."""
+        """Number of tokens before the patches."""
         return bool(self.class_token) + self.distill_token + self.registers
 
     @property
@@ -104,10 +104,10 @@ def _refuse_impossible(c: ViTConfig) -> None:
     if c.position_at != "stem" and c.position not in ("1d", "2d"):
         why = {
             "none": "there is no embedding to add",
-            "relative": "it acts inside the attention of every layer already",
+            "relative": "it already acts inside the attention of every layer",
             "sincos": "its waves are fixed, so a copy per layer learns nothing",
         }[c.position]
-        raise ValueError(f"position={c.position!r} goes with position_at='stem' only: {why} (ViT, table 8).")
+        raise ValueError(f"position={c.position!r} requires position_at='stem': {why} (ViT, table 8).")
     divisor = {"2d": 2, "sincos": 4}.get(c.position, 1)
     if c.width % divisor:
         raise ValueError(f"position={c.position!r} needs a width divisible by {divisor}; got {c.width}.")
@@ -115,21 +115,21 @@ def _refuse_impossible(c: ViTConfig) -> None:
         raise ValueError(f"position='sincos' needs a width of at least 8; got {c.width}.")
     limit = c.prefix if c.position in ("1d", "2d") else 0
     if not 0 <= (c.position_rows or 0) <= limit:
-        raise ValueError(f"position_rows lies between 0 and {limit} for this model; got {c.position_rows}.")
+        raise ValueError(f"position_rows must lie between 0 and {limit} for this model; got {c.position_rows}.")
     if c.pool == "cls" and not c.class_token:
         raise ValueError("pool='cls' needs the class token: drop class_token=False or use pool='gap'.")
     if c.distill_token and c.pool != "cls":
-        raise ValueError("A distillation token goes with pool='cls' (DeiT): its head averages with the class token's.")
+        raise ValueError("A distillation token requires pool='cls' (DeiT): the two tokens' logits are averaged.")
     if c.distill_token and c.head == "mlp":
-        raise ValueError("A distillation token goes with head='linear' (DeiT).")
+        raise ValueError("A distillation token requires head='linear' (DeiT).")
     if c.final_norm == "pooled" and c.pool == "map":
-        raise ValueError("final_norm='pooled' goes with pool 'cls' or 'gap'; the map head has a norm of its own.")
+        raise ValueError("final_norm='pooled' requires pool='cls' or pool='gap'; the map head has a norm of its own.")
     if c.norm_at == "post" and c.final_norm == "pooled":
-        raise ValueError("norm_at='post' has no final norm, so final_norm='pooled' says nothing: drop it.")
+        raise ValueError("norm_at='post' has no final norm, so final_norm='pooled' has no effect: drop it.")
     if wrong := [i for i in c.no_skip if not 0 <= i < c.depth]:
-        raise ValueError(f"no_skip names blocks 0 to {c.depth - 1}; got {wrong}.")
+        raise ValueError(f"no_skip takes block numbers from 0 to {c.depth - 1}; got {wrong}.")
     if c.layer_scale is not None and c.layer_scale <= 0:
-        raise ValueError(f"layer_scale is a positive start value or None; got {c.layer_scale}.")
+        raise ValueError(f"layer_scale is a positive initial value or None; got {c.layer_scale}.")
 
 
 class PatchConv(nn.Conv2d):
@@ -142,7 +142,7 @@ class PatchConv(nn.Conv2d):
 
 
 class PatchEmbed(nn.Module):
-    """Cut into patches and map each linearly to the width."""
+    """Split into patches and map each linearly to the width."""
 
     def __init__(self, channels: int, patch: tuple[int, int], width: int):
         super().__init__()
@@ -153,10 +153,10 @@ class PatchEmbed(nn.Module):
 
 
 class Block(nn.Module):
-    """Encoder block: attention, then an MLP, each beside a skip connection (equations 2 and 3).
+    """Encoder block: attention, then an MLP, each with a skip connection (equations 2 and 3).
 
-    Every intermediate tensor has a module path: `attn_skip` is the input, `attn_branch` and `mlp_branch` the outputs of
-    the branches, `attn_sum` and `mlp_sum` those of the additions. Before the MLP, `attn_sum` is the skip.
+    Every intermediate tensor has a module path: `attn_skip` is the input, `attn_branch` and `mlp_branch` are the
+    outputs of the branches, `attn_sum` and `mlp_sum` the residual sums. The skip of the MLP is `attn_sum`.
     """
 
     def __init__(self, c: ViTConfig, index: int):
@@ -202,7 +202,7 @@ def branch_scale(c: ViTConfig) -> nn.Module:
 
 
 class MapPool(nn.Module):
-    """Multi-head attention pooling: one learned query reads all tokens, then an MLP (Zhai et al. 2021)."""
+    """Multi-head attention pooling: one learned query attends to all tokens, then an MLP (Zhai et al. 2021)."""
 
     def __init__(self, c: ViTConfig):
         super().__init__()
@@ -224,7 +224,7 @@ class MapPool(nn.Module):
 class ViT(nn.Module, Displayable):
     """Vision Transformer: `model(pixels)` gives logits, `model.features(pixels)` the tokens of the encoder.
 
-    Initialization, as the paper's code:
+    Initialization, as in the paper's code:
 
     | parameter                             | start                                                         |
     |---------------------------------------|---------------------------------------------------------------|
@@ -246,7 +246,7 @@ class ViT(nn.Module, Displayable):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = config
-        c = self.encoder_config = config  # in a hybrid, its sizes are those of the backbone's map
+        c = self.encoder_config = config  # in a hybrid, sizes are in cells of the backbone's map
         self.image = c.image
         self.checkpointing = False  # trade time for memory: recompute each block in the backward pass
         self.embed = PatchEmbed(c.channels, checks.pair(c.patch), c.width)
@@ -269,11 +269,11 @@ class ViT(nn.Module, Displayable):
         self.head_distill = nn.Linear(c.width, c.classes) if c.classes and c.distill_token else None
 
     def forward(self, x: Tensor) -> Float[Tensor, "b k"]:
-        tokens = self.encode(x, self.read_by_head())
+        tokens = self.encode(x, self.num_head_tokens())
         logits = self.head(self.represent(tokens))
         if self.head_distill is None:
             return logits
-        return (logits + self.head_distill(tokens[:, 1])) / 2  # DeiT: the two heads vote
+        return (logits + self.head_distill(tokens[:, 1])) / 2  # DeiT: the mean of the two heads
 
     def features(self, x: Tensor) -> Features:
         """Tokens after the final norm in raster order, prefix tokens, and the input of the head."""
@@ -281,11 +281,11 @@ class ViT(nn.Module, Displayable):
         patches, prefix = tokens[:, c.prefix :], tokens[:, : c.prefix]
         return Features(tokens=patches, grid=c.grid, prefix=prefix, pooled=self.represent(tokens))
 
-    def read_by_head(self) -> int | None:
-        """How many leading tokens the head reads, None for all: the last block can skip the others.
+    def num_head_tokens(self) -> int | None:
+        """Number of leading tokens that the head reads, None for all: the last block can skip the others.
 
-        The logits are the same; it saves a sixteenth of the time at depth 12 and an eighth at depth 6. While the last
-        block is recorded it computes all tokens, and BatchNorm needs them all for its statistics.
+        The logits are the same; this saves a sixteenth of the time at depth 12 and an eighth at depth 6. While the last
+        block is recorded it computes all tokens, and BatchNorm needs all of them for its statistics.
         """
         c = self.encoder_config
         if c.pool != "cls" or c.norm != "layer" or is_watched(self.blocks[-1]) or is_watched(self.norm):
@@ -300,7 +300,7 @@ class ViT(nn.Module, Displayable):
     def run_blocks(
         self, x: Float[Tensor, "b n d"], rows: int | None = None, *, kept: Int[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b m d"]:
-        """Tokens through the blocks and the final norm. `kept` has the indices of a shortened sequence."""
+        """Tokens through the blocks and the final norm. `kept` holds the token indices of a shortened sequence."""
         c = self.encoder_config
         for i, block in enumerate(self.blocks):
             if c.position_at != "stem":
@@ -352,7 +352,7 @@ class ViT(nn.Module, Displayable):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Fill every parameter and buffer, in module order, from one generator, by the table of the class."""
+        """Initialize every parameter and buffer from one generator, in module order, as the class docstring says."""
         c = self.encoder_config
         lecun_normal_(self.embed.proj.weight, generator)
         nn.init.zeros_(self.embed.proj.bias)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Watching any model: what is where, taps, attention, which tokens and layers, switches, image sources."""
+"""Observing any model: its parts, taps, attention, choice of tokens and layers, switches, image sources."""
 
 import lazy_loader as lazy
 

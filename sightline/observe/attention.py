@@ -1,7 +1,7 @@
-"""Attention probabilities of any model: the taps `attn.probs` of its blocks, watched for a while.
+"""Attention probabilities of any model, recorded at the taps `attn.probs` of its blocks.
 
-Our own models spell their softmax out while it is watched. An adopted model keeps its own attention: its calls are
-intercepted in this thread, and the probabilities are formed beside the fused result.
+Our own models compute the softmax explicitly while it is recorded. An adopted model keeps its own attention: its calls
+are intercepted in this thread, and the probabilities are computed in addition to the fused result.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from sightline.observe.model import ObservedModel
 
-Keep = Callable[[int, Tensor], Any]  # (block, probabilities (b, h, n, n)) -> what stays of them
+Keep = Callable[[int, Tensor], Any]  # (block, probabilities (b, h, n, n)) -> what is kept
 
 
 @dataclass
 class Taps:
-    """The proof: how many attentions there should be, how many were seen, and how well they explain the results."""
+    """Evidence that all attention was recorded: taps expected, taps recorded, and the error of what they recorded."""
 
     expected: int
     got: int = 0  # in the latest forward pass
-    error: float = 0.0  # of probabilities x values against a fused result, relative to its largest value
-    route: str = "the model's own softmax"  # what was seen; "the fused result" where there is one to compare with
+    error: float = 0.0  # of probabilities x values against the fused result, relative to its largest value
+    route: str = "the model's own softmax"  # what was recorded; "the fused result" if there is one to compare with
 
     @property
     def proof(self) -> str:
-        """One line for the result."""
+        """One line for `Result.how`."""
         seen = f"{self.expected} taps expected, {self.got} got"
         if self.route == "the fused result":
             return f"{seen}, error against the fused result {self.error:.1e}"
@@ -36,9 +36,9 @@ class Taps:
 
 @contextmanager
 def attention_probs(s: ObservedModel, keep: Keep) -> Iterator[Taps]:
-    """Call `keep(block, probabilities)` for every encoder block that runs while this is open; nothing stays behind.
+    """Call `keep(block, probabilities)` for every encoder block that runs while this is open; hooks are removed.
 
-    Gradients reach the probabilities where they are enabled. A forward pass in which a block did not attend raises.
+    Gradients reach the probabilities if enabled. A forward pass in which some block computed no attention raises.
     """
     modules = [s.model.get_submodule(p.path) for p in s.parts if p.kind == "probs"]
     if not modules:
@@ -46,10 +46,12 @@ def attention_probs(s: ObservedModel, keep: Keep) -> Iterator[Taps]:
     taps = Taps(expected=len(modules))
     seen: set[int] = set()
 
-    def tell(block: int) -> Callable[..., None]:
+    def tap_hook(block: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, probs: Tensor) -> None:
             if block in seen:
-                raise ValueError(f"Block {block} attends more than once: which of the two is meant is not known.")
+                raise ValueError(
+                    f"Block {block} computes attention more than once per pass: it is unclear which one to record."
+                )
             seen.add(block)
             keep(block, probs)
 
@@ -57,14 +59,14 @@ def attention_probs(s: ObservedModel, keep: Keep) -> Iterator[Taps]:
 
     with ExitStack() as stack:
         for block, module in enumerate(modules):
-            stack.callback(module.register_forward_hook(tell(block)).remove)
+            stack.callback(module.register_forward_hook(tap_hook(block)).remove)
         stack.callback(s.model.register_forward_pre_hook(lambda module, args: seen.clear()).remove)
         stack.callback(s.model.register_forward_hook(lambda module, args, out: _check(taps, seen, module)).remove)
         yield taps
 
 
 def _check(taps: Taps, seen: set[int], model: nn.Module) -> None:
-    """After each pass: every block attended, and how exactly it was seen."""
+    """After each pass: check that every block computed attention, and update the error."""
     taps.got = len(seen)
     feed: Any = getattr(model, "attention", None)
     if feed is not None and not feed.eager:
@@ -73,7 +75,7 @@ def _check(taps: Taps, seen: set[int], model: nn.Module) -> None:
         missing = next(i for i in range(taps.expected) if i not in seen)
         raise ValueError(
             f"Expected {taps.expected} attention taps, got {taps.got}: none in block {missing}. "
-            "The model computes its attention in a way that cannot be watched: compiled, or by a kernel of its own "
+            "The model computes its attention in a way that cannot be recorded: compiled, or by a kernel of its own "
             "(xformers, flash-attn). Turn that off (timm: TIMM_FUSED_ATTN=0; transformers: "
             'attn_implementation="sdpa"; DINOv2: XFORMERS_DISABLED=1), or load its weights with sl.load.'
         )

@@ -1,4 +1,4 @@
-"""Who a result is about: the fingerprint of a model's weights and configuration, its kind and its display name."""
+"""Which model a result is about: the fingerprint of weights and configuration, the kind and the display name."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ DIGITS = 16  # bytes of a fingerprint
 
 
 def fingerprint(model: Any) -> str:
-    """32 hexadecimal digits of weights, configuration and preprocessing; empty for what is no module."""
+    """A hash of weights, configuration and preprocessing, 32 hexadecimal digits; empty if not a module."""
     if not isinstance(model, nn.Module):
         return ""
     digest = hashlib.blake2b(digest_size=DIGITS)
     inner = model.inner if isinstance(model, AdoptedModel) else model
-    # of another library's module no configuration is known but its structure
+    # the structure of another library's module is all that is known of its configuration
     structure = "" if inner is model and hasattr(model, "config") else repr(inner)
     about = (type(inner).__name__, structure, getattr(model, "config", None), getattr(model, "image", None))
     digest.update(repr(about).encode())
@@ -35,7 +35,7 @@ def fingerprint(model: Any) -> str:
 
 
 def identify(model: Any, known: Sequence[Part] | None = None, *, name: str = "") -> ModelId:
-    """The identity of a model; no image is sent through it."""
+    """The identity of a model, without running it."""
     return ModelId(
         name=name or type_and_size(model),
         fingerprint=fingerprint(model),
@@ -45,7 +45,7 @@ def identify(model: Any, known: Sequence[Part] | None = None, *, name: str = "")
 
 
 def parts(model: Any) -> tuple[Part, ...]:
-    """What is where in a model; nothing for one that does not say."""
+    """The anatomy of a model; empty if it is unknown."""
     try:
         return anatomy(model)
     except ValueError:
@@ -53,19 +53,19 @@ def parts(model: Any) -> tuple[Part, ...]:
 
 
 def type_and_size(model: Any) -> str:
-    """What to call a model that has no name: its class, depth and width."""
+    """A display name for a model without one: its class, depth and width."""
     plan = plan_of(model)
     size = "x".join(str(getattr(plan, key)) for key in ("depth", "width") if getattr(plan, key, None))
     return f"{type(getattr(model, 'inner', model)).__name__} {size}".strip()
 
 
 def plan_of(model: Any) -> Any:
-    """The configuration of the encoder, or of the whole model."""
+    """The configuration of the encoder, else of the whole model."""
     return getattr(model, "encoder_config", getattr(model, "config", None))
 
 
 def attention_blocks(model: Any) -> list[nn.Module]:
-    """The modules within which each encoder block's attention happens; empty for a CNN."""
+    """The module in which each encoder block computes its attention; empty for a CNN."""
     if isinstance(model, ViT):
         return list(model.blocks)
     found = getattr(model, "found", None)
@@ -73,7 +73,7 @@ def attention_blocks(model: Any) -> list[nn.Module]:
 
 
 def kind(model: Any, known: Sequence[Part]) -> str:
-    """vit, hybrid or cnn; empty where nothing is known of the model."""
+    """vit, hybrid or cnn; empty if unknown."""
     if not attention_blocks(model):
         return "cnn" if known else ""
     return "hybrid" if any(p.stage is not None for p in known) else "vit"
@@ -85,7 +85,7 @@ def pool(model: Any) -> str:
 
 
 def distinct_names(names: Sequence[str], sources: Sequence[str]) -> tuple[str, ...]:
-    """Names that differ: equal ones are told apart by the folders or files they come from, else by (a), (b) ..."""
+    """Distinct names: equal ones get the folder or file that they come from appended, else (a), (b) ..."""
     if len(set(names)) == len(names):
         return tuple(names)
     places = distinct_places(sources)
@@ -95,7 +95,7 @@ def distinct_names(names: Sequence[str], sources: Sequence[str]) -> tuple[str, .
 
 
 def distinct_places(sources: Sequence[str]) -> tuple[str, ...]:
-    """The last part of each path by which all of them differ, such as the run folder; nothing where none does."""
+    """The last component in which all paths differ, such as the run folder; empty if there is none."""
     for level in zip(*(PurePath(source).parts[::-1] for source in sources)):
         if len(set(level)) == len(sources):
             return level
@@ -103,6 +103,6 @@ def distinct_places(sources: Sequence[str]) -> tuple[str, ...]:
 
 
 def source(model: Any) -> str:
-    """The file or folder that a model was loaded from, where it is known."""
+    """The file or folder that a model was loaded from, if known."""
     found = str(getattr(getattr(model, "loaded", None), "source", "") or "")
     return "" if found == "a state dict" else found

@@ -1,4 +1,4 @@
-"""Images for looking at models: any source, each model's own preprocessing, batch by batch, with progress."""
+"""Images for analyses: from any source, with each model's own preprocessing, batch by batch, with progress."""
 
 import hashlib
 import itertools
@@ -28,7 +28,7 @@ Data = Any  # a Dataset, a batch of images, or an iterable of images, files, pai
 
 @dataclass(frozen=True)
 class Batch:
-    """The same images as each model wants them, and their labels where they have any."""
+    """The same images preprocessed for each model, and their labels if they have any."""
 
     images: tuple[Tensor, ...]  # one batch per model
     labels: Tensor | None
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """A source of images that can be gone through once for all models, and again if it is no one-way iterator.
+    """A source of images that is iterated once for all models, and again for repeats unless it is an iterator.
 
     `n` takes a random sample, another one in each repeat; `shuffle` mixes the order, so that batches differ.
     """
@@ -52,30 +52,30 @@ class ImageSource:
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
-            raise ValueError(f"batch is a whole number from 1 up; got {self.batch!r}.")
+            raise ValueError(f"batch must be a positive whole number; got {self.batch!r}.")
         if self.n is not None and (isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1):
-            raise ValueError(f"n is a whole number from 1 up, or None for all images; got {self.n!r}.")
+            raise ValueError(f"n must be a positive whole number, or None for all images; got {self.n!r}.")
         if not isinstance(self.data, Iterable) or isinstance(self.data, str | bytes | dict):
             what = f"a {type(self.data).__name__}"
-            raise ValueError(f"Images come as a Dataset, a batch (b, 3, y, x) or an iterable of images; got {what}.")
+            raise ValueError(f"Images must be a Dataset, a batch (b, 3, y, x) or an iterable of images; got {what}.")
         if isinstance(self.data, Tensor | np.ndarray) and self.data.ndim != 4:
             raise ValueError(f"A batch of images has four dimensions; got shape {tuple(self.data.shape)}.")
 
     @property
     def one_way(self) -> bool:
-        """Whether it can be gone through only once."""
+        """Whether it can be iterated only once."""
         return not isinstance(self.data, Dataset | Tensor | np.ndarray | Sequence) and iter(self.data) is self.data
 
     @property
     def total(self) -> int | None:
-        """How many images will come, where that is known before."""
+        """Number of images, if it is known in advance."""
         if not hasattr(self.data, "__len__"):
             return self.n
         have = len(self.data)
         return have if self.n is None else min(self.n, have)
 
     def fingerprint(self, repeats: int = 1) -> str:
-        """Of the images that will be shown: the same for the same images, and empty for a one-way iterator."""
+        """Fingerprint of the images that will be used: the same for the same images, and empty for an iterator."""
         whole = fingerprint(self.data)
         have = len(self.data) if hasattr(self.data, "__len__") else None
         if not whole or self.n is None or (have is not None and self.n >= have):
@@ -87,8 +87,8 @@ class ImageSource:
         return About(models=tuple(s.id for s in observed), images=self.fingerprint(repeats))
 
     def batches(self, observed: Sequence[ObservedModel], *, repeat: int = 0, what: str = "looking") -> Iterator[Batch]:
-        """Batches of one pass, with a bar for what takes longer than two seconds."""
-        source = self._dataset(observed, repeat) if isinstance(self.data, Dataset) else self._loose(observed, repeat)
+        """Batches of one pass, with a progress bar if it takes longer than two seconds."""
+        source = self._dataset(observed, repeat) if isinstance(self.data, Dataset) else self._iterate(observed, repeat)
         steps = math.ceil(self.total / self.batch) if self.total else 0
         empty = True
         batch: Batch
@@ -96,12 +96,12 @@ class ImageSource:
             empty = False
             yield batch
         if empty:
-            raise ValueError("There are no images to look at.")
+            raise ValueError("There are no images to analyze.")
 
     def _dataset(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         d: Dataset = self.data
         if len(d) == 0:
-            raise ValueError(f"{d.name} is empty: there are no images to look at.")
+            raise ValueError(f"{d.name} is empty: there are no images to analyze.")
         if self.shuffle or (self.n is not None and self.n < len(d)):
             d = d.sample(min(self.n or len(d), len(d)), seed=hash_key(self.seed, "look", repeat) >> 1)
         specs = [s.image for s in observed]
@@ -110,7 +110,7 @@ class ImageSource:
             bytes_ = {spec: images for spec, (images, _) in zip(each, made)}
             yield Batch(tuple(_place(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
 
-    def _loose(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
+    def _iterate(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         rows = self._rows(repeat)
         while chunk := list(itertools.islice(rows, self.batch)):
             raws, labels = zip(*chunk)
@@ -130,13 +130,13 @@ class ImageSource:
         return itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n)
 
 
-# fingerprints of the datasets that are in use, so that a series of analyses looks into the images once
+# fingerprints of the datasets in use, so that a series of analyses reads the images for it only once
 _known: ContextVar[dict[int, str]] = ContextVar("known fingerprints", default={})  # noqa: B039 (never changed in place)
 
 
 @contextmanager
 def known_fingerprint(data: Dataset) -> Iterator[str]:
-    """Compute the fingerprint of a dataset now, and no more while this is open; only in this thread."""
+    """Compute the fingerprint of a dataset now, and reuse it while this is open, in this thread."""
     found = data.fingerprint()
     token = _known.set({**_known.get(), id(data): found})
     try:
@@ -146,7 +146,7 @@ def known_fingerprint(data: Dataset) -> Iterator[str]:
 
 
 def fingerprint(data: Data) -> str:
-    """Of images as they are given; empty where they cannot be looked at without using them up."""
+    """Fingerprint of images as given; empty for an iterator, which reading would use up."""
     if isinstance(data, Dataset):
         return _known.get().get(id(data)) or data.fingerprint()
     if not isinstance(data, Tensor | np.ndarray | Sequence):
@@ -168,7 +168,7 @@ def fingerprint(data: Data) -> str:
 
 
 class Steps:
-    """Batches with their number, for the bar."""
+    """Batches and how many there are, for the progress bar."""
 
     def __init__(self, batches: Iterator[Batch], count: int):
         self.iterator, self.count = batches, count
@@ -185,7 +185,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 def _single(data: Sequence) -> bool:
-    """Whether a list holds images, and not batches of them."""
+    """Whether a list holds single images, not batches."""
     return len(data) > 0 and getattr(_pair(data[0])[0], "ndim", 3) == 3
 
 
@@ -202,7 +202,7 @@ def _place(images: Tensor, s: ObservedModel) -> Tensor:
 
 
 def thumbnails(images: Tensor, spec: ImageSpec, side: int = 128) -> np.ndarray:
-    """Prepared images as bytes (b, height, width, 3) to be shown, the longer side at most so long."""
+    """Preprocessed images as uint8 (b, height, width, 3) for display, the longer side at most `side` pixels."""
     mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (spec.mean, spec.std))
     shown = images.detach().float().cpu() * std + mean
     shrink = side / max(shown.shape[2:])

@@ -1,4 +1,4 @@
-"""A model under observation: adopted if it is another library's, its parts and its grid known."""
+"""A model prepared for observation: adopted if it comes from another library, with its parts and grid known."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from sightline.spec import ImageSpec, ModelId
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedModel:
-    """One model under observation. `grid` and `prefix` are those of its last tokens, as a blank image shows them."""
+    """A model prepared for observation. `grid` and `prefix` are those of its last tokens for a blank image."""
 
     model: nn.Module
     image: ImageSpec
@@ -30,12 +30,12 @@ class ObservedModel:
 
     @property
     def name(self) -> str:
-        """What to call the model in a caption."""
+        """The model's name in captions."""
         return self.given_name or identity.type_and_size(self.model)
 
     @property
     def id(self) -> ModelId:
-        """Which model this is; its weights are read once."""
+        """The identity of the model; its weights are hashed only once."""
         return replace(self._id, name=self.name)
 
     @cached_property
@@ -43,7 +43,7 @@ class ObservedModel:
         return identity.identify(self.model, self.parts)
 
     def with_name(self, name: str) -> "ObservedModel":
-        """The same observation under another display name."""
+        """The same model under another display name."""
         made = replace(self, given_name=name)
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_id"})
         return made
@@ -60,7 +60,7 @@ class ObservedModel:
 
     @property
     def attention_blocks(self) -> list[nn.Module]:
-        """The modules within which each encoder block's attention happens; empty for a CNN."""
+        """The module in which each encoder block computes its attention; empty for a CNN."""
         return identity.attention_blocks(self.model)
 
     @property
@@ -75,27 +75,28 @@ class ObservedModel:
 
     @property
     def classes(self) -> int:
-        """How many classes the head tells apart; 0 without a head, 1 where it is not known."""
+        """Number of classes of the head; 0 without a head, 1 if unknown."""
         return int(getattr(getattr(self.model, "config", None), "classes", 1) or 0)
 
     @property
     def place(self) -> tuple[torch.device, torch.dtype]:
-        """Device and precision of the weights."""
+        """Device and dtype of the weights."""
         return place(self.model)
 
     def blank(self) -> Tensor:
-        """One gray image, as the model takes them."""
+        """One gray image, as the model's input."""
         device, dtype = self.place
         return torch.zeros(1, len(self.image.mean), *self.image.size, device=device, dtype=dtype)
 
 
-Model = nn.Module | ObservedModel  # what an analysis takes: observed once and shared, or observed on the spot
+Model = nn.Module | ObservedModel  # what an analysis takes
 
 
 def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
-    """Any model of ours, adopted or to be adopted; one blank image tells its grid. An observation stays as it is.
+    """Prepare any model for observation: other libraries' models are adopted, and a blank image determines the grid. An
+    ObservedModel is returned unchanged.
 
-    `image` prepares the images otherwise than the model's own preprocessing: at another size it has another grid.
+    `image` overrides the model's own preprocessing: at another size it has another grid.
     """
     if isinstance(model, ObservedModel):
         if image is None or image == model.image:
@@ -114,7 +115,7 @@ def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
 
 
 def place(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Device and precision of a model's weights; a model without any is at home on the CPU."""
+    """Device and dtype of a model's weights; the CPU and float32 for a model without any."""
     first = next(iter(model.parameters()), None)
     if first is None:
         return torch.device("cpu"), torch.float32
@@ -123,7 +124,7 @@ def place(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 @contextmanager
 def evaluation_mode(*observed: Model, gradients: bool = False) -> Iterator[None]:
-    """Evaluation mode for a while; inference mode too, unless gradients are wanted: then no weight collects any."""
+    """Evaluation mode while this is open, and inference mode unless `gradients`; weights collect no gradients."""
     models = list(dict.fromkeys(s.model if isinstance(s, ObservedModel) else s for s in observed))
     training = [[(m, m.training) for m in model.modules()] for model in models]
     wanted = [(p, p.requires_grad) for model in models for p in model.parameters()] if gradients else []

@@ -1,4 +1,4 @@
-"""Which layers are looked at, and which of their tokens: one vocabulary for measurements and analyses."""
+"""Selection of layers and of their tokens: one vocabulary for measurements and analyses."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ END = "features"  # the name of the model's own output
 
 
 class MissingTokenError(ValueError):
-    """A layer has no such token: reported for the layer, while the other layers continue."""
+    """A layer has no such token: reported for that layer only, the other layers continue."""
 
 
 def select_layers(s: ObservedModel, layers: Layers = "all") -> list[str]:
-    """Module paths: "all" is every layer in the sense of Raghu et al., "blocks" the outputs of blocks; or numbers of
-    blocks, paths and globs. None is the model's own output.
+    """Module paths for `layers`: "all" is every layer in the sense of Raghu et al., "blocks" the outputs of blocks; or
+    block numbers, paths and globs. None is the model's own output.
 
-    All: the encoder's input, then per block both norms, the attention's output, both sums and the MLP's hidden layer,
-    then the last norm (74 for 12 blocks); of a residual unit its norms, convolutions and its sum. What is the same
-    tensor under a second name (a unit's branch) is left out.
+    "all": the encoder's input, then per block both norms, the attention's output, both sums and the MLP's hidden layer,
+    then the last norm (74 for 12 blocks); for a residual unit its norms, convolutions and sum. A tensor that has a
+    second name (a unit's branch) is listed once.
     """
     if layers is None:
         return [END]
@@ -59,7 +59,7 @@ def _paths(s: ObservedModel, layer: str | int) -> Iterator[str]:
 def _block_outputs(s: ObservedModel, layer: str | int) -> list[str]:
     outputs = [p.path for p in s.block_outputs]
     if not outputs:
-        raise ValueError(f"{s.name} has no blocks; name module paths instead.")
+        raise ValueError(f"{s.name} has no blocks; give module paths instead.")
     if not isinstance(layer, int):
         return outputs
     if not -len(outputs) <= layer < len(outputs):
@@ -72,7 +72,7 @@ def _counts(p: Part) -> bool:
         return False
     if p.kind == "branch":
         return p.sublayer == "attention"
-    return not (p.kind == "embed" and p.layout == "tokens")  # the encoder's input holds it
+    return not (p.kind == "embed" and p.layout == "tokens")  # part of the encoder's input
 
 
 def check_tokens(tokens: Tokens) -> None:
@@ -88,7 +88,7 @@ def check_maps(maps: Maps) -> None:
 
 @dataclass(frozen=True)
 class TokenLayer:
-    """A layer's output as tokens: (b, n, d), the first `prefix` of them before the grid."""
+    """A layer's output as tokens (b, n, d): `prefix` tokens, then the grid."""
 
     tokens: Tensor
     prefix: int
@@ -96,10 +96,10 @@ class TokenLayer:
 
 
 def as_tokens(value: Tensor, s: ObservedModel, path: str, *, maps: Maps = "own") -> TokenLayer:
-    """Any layer's output as tokens; a vector is one token without a grid. `maps="last"`: see `like_last`."""
+    """Any layer's output as tokens; a vector is one token without a grid. For `maps="last"` see `like_last`."""
     part = s.part.get(path)
     if part is not None and part.layout == "probs":
-        raise ValueError(f"{path} holds attention probabilities, no features: see sl.attention_distance and sl.record.")
+        raise ValueError(f"{path} has attention probabilities, not features: use sl.attention_distance or sl.record.")
     if part is not None and part.layout == "heads":
         value = value.transpose(1, 2).flatten(2)
     if value.ndim == 4:
@@ -114,8 +114,8 @@ def as_tokens(value: Tensor, s: ObservedModel, path: str, *, maps: Maps = "own")
 
 
 def _prefix(count: int, s: ObservedModel, part: Part | None) -> int:
-    """How many tokens stand before the grid."""
-    if part is not None:  # the patch embedding alone has none; to count would mislead where a patch was taken out
+    """Number of tokens before the grid."""
+    if part is not None:  # only the patch embedding has none; counting would be wrong if a patch was removed
         return 0 if part.kind == "embed" else s.prefix
     extra = count - s.grid[0] * s.grid[1]
     return extra if 0 <= extra <= s.prefix else 0
@@ -148,16 +148,16 @@ def pool_tokens(x: Tensor, tokens: Tokens, *, prefix: int, own: str) -> Tensor:
 
 
 def select_tokens(value: Tensor, tokens: Tokens, s: ObservedModel, path: str) -> Tensor:
-    """One row of features per image, (b, p), of the chosen tokens."""
+    """One row of features per image, (b, p), from the selected tokens."""
     if tokens == "all" or value.ndim == 2:
-        return value.flatten(1)  # row by row whatever the layout is: CKA does not depend on the order of features
+        return value.flatten(1)  # flattened in any layout: CKA does not depend on the order of features
     layer = as_tokens(value, s, path)
     return pool_tokens(layer.tokens, tokens, prefix=layer.prefix, own=s.own_pool).flatten(1)
 
 
 def like_last(x: Tensor, *, channels: int, grid: tuple[int, int]) -> Tensor:
-    """A map as large as the last one (Raghu et al., appendix A): split into patches and flattened until the channels
-    are closest to the last map's (by ratio, the smaller of two), then averaged down to its grid.
+    """Bring a map to the size of the last one (Raghu et al., appendix A): patches are flattened into channels until
+    their number is closest to the last map's (by ratio, the smaller of two), then averaged down to the last grid.
     """
     height, width = x.shape[2], x.shape[3]
     ways = [p for p in range(1, height + 1) if height % p == 0 and width % p == 0]

@@ -1,4 +1,4 @@
-"""A model by its name or its place, and what to call it: one function for everything that a user may have."""
+"""Open a model from a name, a path or a module, and name models for tables and pages."""
 
 import importlib.util
 import logging
@@ -19,11 +19,11 @@ from sightline.weights.loading import load
 from sightline.weights.report import WeightsError
 
 log = logging.getLogger("sightline.observe")
-UNTELLING = ("model", "pytorch_model")  # files that every run or hub folder has: the folder's name says more
+UNTELLING = ("model", "pytorch_model")  # file names that every run or hub folder has: the folder's name says more
 
 
 def open_model(source: Any, *, size: int | None = None, untrained: bool = True, **changes: Any) -> Any:
-    """A model in evaluation mode from whatever a user has.
+    """A model in evaluation mode, from any kind of source.
 
     `source` is a file of weights, a run or its folder, a state dict, a published name, "FILE.py:FUNCTION" (a function
     without arguments that returns a module), "timm:NAME", "torchvision:NAME[:WEIGHTS]" or "hf:NAME_OR_FOLDER" (with
@@ -39,7 +39,7 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
     if isinstance(source, Mapping):
         return load(source, size=size)
     if not isinstance(source, str | os.PathLike):
-        raise ValueError(f"A model is a module, a file of weights, a run or a published name; got a {type(source)}.")
+        raise ValueError(f"A model is a module, a weights file, a run or a published name; got a {type(source)}.")
     name = os.fspath(source)
     file, _, function = name.rpartition(":")
     if file.endswith(".py"):
@@ -53,7 +53,7 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
 
 
 def _ready(module: Any) -> Any:
-    """A module of ours or an adopted one as it is; any other is adopted."""
+    """Our own and adopted models unchanged; any other module is adopted."""
     return module if isinstance(getattr(module, "image", None), ImageSpec) else adopt(module)
 
 
@@ -80,7 +80,7 @@ def _adoptable(name: str, refusal: WeightsError) -> Any:
 
 
 def _call(file: Path, function: str) -> nn.Module:
-    """The module that a function of the user's own file returns."""
+    """The module that a function in the user's file returns."""
     spec = importlib.util.spec_from_file_location(file.stem, file) if file.exists() else None
     if spec is None or spec.loader is None:
         raise ValueError(f"There is no {file}; a model as FILE.py:FUNCTION needs a file with a function.")
@@ -102,9 +102,9 @@ def _is_variant(name: str) -> bool:
 
 
 def model_names(sources: Sequence[str]) -> tuple[str, ...]:
-    """What to call models in tables and on a page: by published name or variant, file, run folder or function.
+    """Display names of models: the published name or variant, file, run folder or function.
 
-    Where two would have the same name, as many folders are put before it as it takes to tell them apart.
+    If two would have the same name, as many parent folders are prepended as it takes to distinguish them.
 
     >>> sl.observe.model_names(["vit-b16.augreg-i21k", "nets.py:small"])
     ('vit-b16.augreg-i21k', 'small')
@@ -115,11 +115,11 @@ def model_names(sources: Sequence[str]) -> tuple[str, ...]:
         names = tuple("/".join(p[-length:]) for p in parts)
         if len(set(names)) == len(names):
             return names
-    return tuple(f"{p[-1]} ({i})" for i, p in enumerate(parts, 1))  # one model twice
+    return tuple(f"{p[-1]} ({i})" for i, p in enumerate(parts, 1))  # the same model twice
 
 
 def _name_parts(source: str) -> tuple[str, ...]:
-    """The folders of a source and the name that it has in the last of them."""
+    """The folders of a source, and its name in the last of them."""
     file, _, function = source.rpartition(":")
     if file.endswith(".py"):
         return (*Path(file).parts[:-1], Path(file).stem, function)

@@ -28,7 +28,7 @@ class Switch:
 
     @classmethod
     def parse(cls, text: str, s: ObservedModel) -> "Switch":
-        """From words, checked against the model."""
+        """Parse a description, and check it against the model."""
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ValueError(f'What is switched off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
@@ -39,7 +39,7 @@ class Switch:
     def check(self, s: ObservedModel, text: str) -> None:
         blocks = len(s.attention_blocks)
         if not blocks:
-            raise ValueError(f"{s.name} is no Transformer: {text!r} cannot be switched off.")
+            raise ValueError(f"{s.name} is not a Transformer: {text!r} cannot be switched off.")
         most = s.grid[0] * s.grid[1] if self.kind == "token" else blocks
         if self.number >= most:
             raise ValueError(f"{s.name} has {self.kind}s 0 to {most - 1} (blocks for heads); got {text!r}.")
@@ -52,14 +52,14 @@ class Switch:
 
 @contextmanager
 def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
-    """The model without it; everything is put back afterwards, whatever happens."""
+    """Run the model without this part while the context is open; it is always restored."""
     block = s.attention_blocks[switch.number if switch.kind != "token" else 0]
     with ExitStack() as stack:
         match switch.kind:
             case "block":
                 stack.callback(block.register_forward_hook(_as_it_came, with_kwargs=True).remove)
             case "token":
-                hook = _without(s.prefix + switch.number)
+                hook = _remove_token(s.prefix + switch.number)
                 stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
             case "head":
                 _no_head(stack, s, block, switch.head)
@@ -77,7 +77,7 @@ def _like(output: Any, value: Tensor) -> Any:
     return value if isinstance(output, Tensor) else (value, *output[1:])
 
 
-def _without(token: int) -> Callable:
+def _remove_token(token: int) -> Callable:
     def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         def cut(x: Any) -> Any:
             whole = isinstance(x, Tensor) and x.ndim == 3
@@ -130,7 +130,7 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
         stack.callback(setattr, block, "skips", block.skips)
         block.skips = False
         return
-    # another library's pre-norm block: what stood on the skip is kept from the second norm and from the output
+    # another library's pre-norm block: the skip's tensor is kept out of the second norm and of the output
     seen: dict[str, Tensor] = {}
     attention, norm, mlp = find_child(block, ATTENTION_BRANCH), find_child(block, NORM2), find_child(block, MLP_BRANCH)
     assert attention is not None

@@ -1,4 +1,4 @@
-"""Saved results to one page."""
+"""Write one page from saved results."""
 
 import lazy_loader as lazy
 

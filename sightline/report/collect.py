@@ -1,4 +1,4 @@
-"""Results from objects, files and folders. What cannot be read is listed, not hidden."""
+"""Collect results from objects, files and folders. What cannot be read is listed on the page."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,12 +11,12 @@ from sightline.studies.evidence import tell_apart
 from sightline.training.run.folder import Run
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
-MAKE_SOME = "`sightline look MODEL DATA --out DIR` makes some"
+MAKE_SOME = "`sightline look MODEL DATA --out DIR` computes some"
 
 
 @dataclass(frozen=True)
 class PageEntry:
-    """A result, its name in files and anchors, and the folder it was read from."""
+    """A result, its name for files and anchors, and the folder it was read from."""
 
     name: str
     result: Result
@@ -25,13 +25,13 @@ class PageEntry:
 
 @dataclass
 class Collection:
-    """All results of a page, and notices about what is not on it."""
+    """All results of a page, and notices about what is missing from it."""
 
     entries: list[PageEntry] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def add(self, name: str, result: Result, folder: str = "") -> None:
-        """Under a name that suits files and is not taken."""
+        """Add a result under a unique name that is valid as a file name."""
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "result"
         taken = {e.name for e in self.entries}
         free = (base if i == 1 else f"{base}-{i}" for i in range(1, len(taken) + 2))
@@ -39,7 +39,7 @@ class Collection:
 
 
 def collect(results: Given) -> Collection:
-    """Results as entries with names; different models have different display names. Raises if there is no result."""
+    """Results as named entries; different models get different display names. Raises ValueError if there are none."""
     found = Collection()
     for name, item in _items(results):
         if isinstance(item, Result):
@@ -78,26 +78,26 @@ def _add_path(path: Path, found: Collection) -> None:
 
 
 def _add_folder(path: Path, found: Collection) -> None:
-    """All results in a folder, or in the folders within it; files that are none are named in a notice. A run folder
-    gives its training curves."""
+    """Add all results in a folder or its subfolders; a notice names files that are not results. A run folder gives its
+    training curves."""
     if (path / "run.json").exists():
         found.add(path.name, Run(path).curves(), path.absolute().name)
         return
     files = sorted(path.glob("*.npz")) or sorted(p for p in path.glob("*/*.npz") if p.parent.name != "data")
     if not files:
-        raise ValueError(f"{path} holds no saved results (*.npz); {MAKE_SOME}.")
+        raise ValueError(f"{path} has no saved results (*.npz); {MAKE_SOME}.")
     for file in files:
         try:
             found.add(file.stem, Result.load(file), file.absolute().parent.name)
         except ValueError as error:
-            # the file's name instead of its path: a page must not say where it was made
+            # the file's name instead of its path: a page must not contain local paths
             found.notices.append(f"Left out: {str(error).replace(str(file), file.name)}")
     for summary in sorted({f.parent / "summary.json" for f in files}):
         found.notices.extend(_summary_notices(summary))
 
 
 def _summary_notices(path: Path) -> Iterator[str]:
-    """What `look` noted as not applicable or failed."""
+    """Notices about analyses that `look` listed as not applicable or failed."""
     try:
         rows = from_json(path.read_text())
     except (OSError, ValueError):

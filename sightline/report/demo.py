@@ -1,4 +1,4 @@
-"""The demo with its page: train, measure and analyze small models of every family, judge the papers' claims."""
+"""The demo with its page: train, measure and analyze small models of every family, and test the papers' claims."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from sightline.studies.verdict import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class DemoReport:
-    """The outcome of a demo.
+    """The result of a demo.
 
     >>> sl.report.DemoReport(models=(), verdicts=(), page="demo/report/report.html", steps=500, seconds=600.0).page
     'demo/report/report.html'
     """
 
-    models: tuple[dict[str, Any], ...]  # size, cost and accuracy of each
+    models: tuple[dict[str, Any], ...]  # size, cost and accuracy of each model
     verdicts: tuple[Verdict, ...]
     page: str
     steps: int  # optimizer steps of each model
@@ -28,7 +28,7 @@ class DemoReport:
 
 
 def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) -> DemoReport:
-    """Run a demo to its page. What an earlier call has finished is not done again; `say` hears what comes next.
+    """Run a demo and write its page. Finished steps of an earlier call are reused; `say` gets progress messages.
 
     >>> sl.report.run_demo(sl.studies.Demo(minutes=0))
     Traceback (most recent call last):
@@ -39,7 +39,7 @@ def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) ->
     start = time.monotonic()
     steps = list(plan.run(say))
     paths = [path for step in steps for path in step.results]
-    # named by their place in the demo's folder: four models have an accuracy each
+    # named by their path in the demo's folder: each of the four models has an accuracy
     results = {str(path.relative_to(plan.path).with_suffix("")): Result.load(path) for path in paths}
     page = plan.path / "report" / "report.html"
     if not page.exists() or page.stat().st_mtime < max(path.stat().st_mtime for path in paths):

@@ -1,4 +1,4 @@
-"""The figures of a page: files beside it, and drawings within it."""
+"""The figures of a page: image files next to it, and inline SVG."""
 
 import io
 import math
@@ -15,7 +15,7 @@ from sightline.views.drawing import draw
 from sightline.views.points import points
 from sightline.views.style import INK, figure_style
 
-WIDTH = 300  # of the small plot of an effect
+WIDTH = 300  # size of the small plot of an effect
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Drawing:
 
 
 def save_drawing(result: Result, base: Path) -> Drawing:
-    """Write `base`.png with the title, and `base`.svg without, as the page shows it under a heading of its own."""
+    """Write `base`.png with the title, and `base`.svg without it, because the page has its own heading."""
     with figure_style():
         figure = draw(result)
         with atomic(f"{base}.png") as partial:
@@ -50,7 +50,7 @@ def _remove_title(figure: Any, title: str) -> None:
 
 
 def inline_svg(svg: str, name: str, alt: str) -> Markup:
-    """A matplotlib drawing as part of the page: in the page's text color, with unique ids and an alt text."""
+    """A matplotlib SVG for the page: in the page's text color, with unique ids and an alt text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
     body = re.sub(r'\b(id|xlink:href|href)="(#?)(?!data:)', rf'\g<1>="\g<2>{name}-', body)
@@ -58,11 +58,11 @@ def inline_svg(svg: str, name: str, alt: str) -> Markup:
     for ink in (INK, INK.upper()):
         body = body.replace(ink, "currentColor")
     body = re.sub(r' (?:width|height)="[\d.]+pt"', "", body, count=2)
-    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1))  # matplotlib escapes texts
+    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1))  # matplotlib escapes text
 
 
 def interval_plot(e: Effect) -> dict[str, float | None] | None:
-    """Where bound, claimed side, interval and value of an effect are in a small plot; None without a value."""
+    """Positions of bound, claimed side, interval and value of an effect in a small plot; None without a value."""
     if not math.isfinite(e.value):
         return None
     ends = [x for x in (e.low, e.high, e.value, e.bound) if math.isfinite(x)]

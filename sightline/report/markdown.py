@@ -1,4 +1,4 @@
-"""The page as Markdown: verdicts as a table, a figure and a sentence per result."""
+"""The page as Markdown: a table of verdicts, and a figure and a sentence for each result."""
 
 from sightline.report.collect import Collection
 from sightline.report.page import sentence
@@ -7,7 +7,7 @@ from sightline.studies.verdict import Verdict
 
 
 def markdown(found: Collection, verdicts: list[Verdict], heading: tuple[str, str]) -> str:
-    """The page without its script; `heading` is its title and the line below."""
+    """The page as Markdown; `heading` is the title and the note below it."""
     lines = [f"# {_cell(heading[0])}", "", *([_cell(heading[1]), ""] if heading[1] else [])]
     if verdicts:
         lines += ["| claim | verdict | models | effect |", "|---|---|---|---|", *map(_verdict_row, verdicts), ""]
@@ -30,6 +30,6 @@ def _verdict_row(v: Verdict) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays text within Markdown and its tables."""
+    """Escape text for Markdown and its tables."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return text.replace("[", "\\[").replace("![", "!\\[")

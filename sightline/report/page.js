@@ -10,7 +10,7 @@
   const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
   const number = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits) : Number.isNaN(x) ? "not a number" : x > 0 ? "∞" : "-∞");
   const percent = (x) => (Number.isFinite(x) ? (x * 100).toFixed(x < 0.1 ? 1 : 0) + " %" : number(x));
-  // JSON has no infinities and no NaN: they come as text, and text that is spelled so with a backslash in front
+  // JSON has no infinities and no NaN: they arrive as text, and text that reads the same has a backslash in front
   const revive = (key, v) => (typeof v === "string" && /^\\*(NaN|-?Infinity)$/.test(v) ? (v[0] === "\\" ? v.slice(1) : Number(v)) : v);
   const json = (id) => JSON.parse(document.getElementById(id).textContent, revive);
   const ramp = Uint8Array.from(atob(json("palette").ramp), (c) => c.charCodeAt(0));
@@ -20,7 +20,7 @@
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Response(stream).arrayBuffer();
   }
-  // integers back to values; the three largest stand for NaN and the infinities
+  // integers to values; the three largest stand for NaN and the infinities
   async function unpack(p) {
     const buffer = await inflate(p.data);
     const whole = p.bits === 8 ? new Uint8Array(buffer) : new Uint16Array(buffer);
@@ -67,7 +67,7 @@
   function scale(top, label) {
     return make("div", { className: "scale" }, "0", make("i"), String(top), make("span", { textContent: label }));
   }
-  // a canvas that answers to mouse, touch and arrow keys; the position is (x, y) within 0..1
+  // a canvas that responds to mouse, touch and arrow keys; the position is (x, y) within 0..1
   function onPoint(canvas, cells, move, label) {
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "application");
@@ -415,7 +415,7 @@
         needs.push(await widgets[host.dataset.widget](host, d, store));
       } catch (error) {
         host.append(make("p", { className: "small", textContent: "This browser cannot show this view: " + error.message }));
-        console.error(error);  // the other widgets of the section stay
+        console.error(error);  // the other widgets of the section still work
       }
     }
     section.querySelectorAll("[data-points]").forEach(chart);
@@ -427,7 +427,7 @@
     const c = 3 * Math.round((i * 255) / 8);
     return `rgb(${ramp[c]},${ramp[c + 1]},${ramp[c + 2]})`;
   }).join(","));
-  // sections start when they come near the window: a long page opens at once
+  // sections start when they come near the viewport, so that a long page opens at once
   const near = new IntersectionObserver((seen) => {
     for (const entry of seen) if (entry.isIntersecting) { near.unobserve(entry.target); start(entry.target); }
   }, { rootMargin: "600px" });

@@ -22,12 +22,12 @@ from sightline.views.style import colors
 from sightline.views.table import view_of
 from sightline.views.view import model_names
 
-DAMAGED = "The numbers of this result do not fit together"
-MANY = 12  # verdicts that are shown above the sections; more are folded
+DAMAGED = "The numbers of this result are inconsistent"
+MANY = 12  # verdicts shown above the sections; the others are collapsed
 STATES = {"holds": "holds", "does not hold": "not", "undecided": "open"}  # and their CSS classes
-HIDDEN = ("key", "models", "gradient sums", "cells")  # of how a result was computed: long, or shown elsewhere
+HIDDEN = ("key", "models", "gradient sums", "cells")  # entries of `how` that are long or shown elsewhere
 T = TypeVar("T")
-Values = dict[str, Any]  # what a template is given
+Values = dict[str, Any]  # the variables of a template
 
 
 @dataclass
@@ -39,15 +39,15 @@ class Page:
     found: Collection
     verdicts: list[Verdict]
     drawings: dict[str, Drawing]  # by entry
-    downloads: dict[str, bytes] = field(default_factory=dict)  # data by entry, where there is room
-    scripts: dict[str, Markup] = field(default_factory=dict)  # data for the page's script by id
+    downloads: dict[str, bytes] = field(default_factory=dict)  # data of each entry that fits into the page
+    scripts: dict[str, Markup] = field(default_factory=dict)  # data for the page's script, by id
     room: int = ROOM  # bytes for attention
 
     def render(self) -> str:
-        """The whole file."""
+        """The HTML file."""
         files = importlib.resources.files("sightline.report")
         self.scripts = {"palette": json_script({"ramp": base64.b64encode(colors().tobytes()).decode()})}
-        made = [attempt(partial(self.section, s), partial(broken, s)) for s in sections(self.found.entries)]
+        made = [attempt(partial(self.section, s), partial(broken_section, s)) for s in sections(self.found.entries)]
         template = environment().get_template("page.html")
         return template.render(
             title=self.title,
@@ -69,7 +69,7 @@ class Page:
         return f"{len(self.found.entries)} results{models}{images}."
 
     def summary(self) -> Values:
-        """Counts, every verdict in a line, what has no verdict, and what is not on the page."""
+        """Counts, one line per verdict, claims without a verdict, and what is missing from the page."""
         states: list[str] = [v.state for v in self.verdicts]
         first = self.verdicts
         if len(first) > MANY:  # decided ones before undecided ones
@@ -86,7 +86,7 @@ class Page:
         }
 
     def card(self, v: Verdict) -> Values:
-        """A verdict with its effects; where two differ in their images alone, with the images."""
+        """A verdict with its effects, and with the images if two verdicts differ only in these."""
         same = Counter((w.claim, w.models) for w in self.verdicts)
         known = {e.result.about.images: images_label(e.result) for e in reversed(self.found.entries)}
         remarks = (v.why(), v.note if v.effects else "")  # without effects, the note is the reason
@@ -100,7 +100,7 @@ class Page:
         }
 
     def section(self, s: Section) -> Values:
-        """One question: figures and what they show, the paper beside, how it was computed, the data."""
+        """One question: figures with their sentences, the paper's finding, how it was computed, and the data."""
         alone = len(s.entries) == 1
         room = self.room // len(s.entries)
         return {
@@ -117,7 +117,7 @@ class Page:
         }
 
     def figure(self, e: PageEntry, room: int) -> Values:
-        """The widget, or the drawing, or both; of several models each with its name and its sentence."""
+        """The widget, the drawing, or both; for several models, each with its name and its sentence."""
         text = sentence(e.result)
         alt = f"{e.result.title}. {text}"
         made: Values = {"name": ", ".join(model_names(e.result)) or e.result.title, "sentence": text, "alt": alt}
@@ -132,7 +132,7 @@ class Page:
         return made
 
     def widget(self, e: PageEntry, room: int) -> Values:
-        """The interactive widget and its data; None where the figure is all there is."""
+        """The interactive widget and its data; None if there is only a figure."""
         data = view_of(e.result).payload_of(e.result, room)
         if data is None:
             return {"widget": None, "problem": ""}
@@ -140,7 +140,7 @@ class Page:
         return {"widget": data["widget"], "source": f"data-{e.name}", "notice": data.get("notice", ""), "problem": ""}
 
     def address(self, e: PageEntry) -> str:
-        """The data itself where there is room for it, else the file beside the page."""
+        """A link to the data: embedded if it fits, otherwise the file next to the page."""
         if e.name not in self.downloads:
             return f"data/{e.name}.npz"
         return f"data:application/octet-stream;base64,{base64.b64encode(self.downloads[e.name]).decode()}"
@@ -148,7 +148,7 @@ class Page:
 
 @cache
 def environment() -> Environment:
-    """Everything that a template is given is escaped, unless it is Markup."""
+    """The template environment; every variable is escaped unless it is Markup."""
     made = Environment(
         loader=PackageLoader("sightline.report"),
         autoescape=True,
@@ -161,12 +161,12 @@ def environment() -> Environment:
 
 
 def sentence(r: Result) -> str:
-    """What a result shows; of a damaged one, that it is damaged."""
+    """The sentence about a result; for a damaged one, that it is damaged."""
     return attempt(lambda: view_of(r).sentence_of(r), lambda why: f"{DAMAGED} ({why}).")
 
 
 def attempt(make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """What `make` returns, or a replacement with the reason: one bad result must not break the page."""
+    """The result of `make`, or of `otherwise` with the reason: one bad result must not break the page."""
     try:
         return make()
     except Exception as error:
@@ -174,12 +174,12 @@ def attempt(make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
 
 
 def reason(error: Exception) -> str:
-    """An error in one line."""
+    """An error message as one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def broken(s: Section, why: str) -> Values:
-    """A section that could not be made keeps its place and its name."""
+def broken_section(s: Section, why: str) -> Values:
+    """A section that could not be rendered keeps its place and its name."""
     return {"name": s.name, "results": " ".join(e.name for e in s.entries), "broken": why}
 
 
@@ -195,7 +195,7 @@ def details(r: Result) -> Values:
 
 
 def plain_text(value: Any) -> str:
-    """A value of `how` as people read it; long lists by their length."""
+    """A value of `how` as readable text; for long lists, their length."""
     if isinstance(value, tuple | list):
         return ", ".join(map(plain_text, value)) if len(value) <= 12 else f"{len(value)} values"
     if isinstance(value, dict):
@@ -205,6 +205,6 @@ def plain_text(value: Any) -> str:
 
 
 def json_script(data: Any) -> Markup:
-    """JSON for a script element; nothing in it can end the element."""
+    """JSON for a script element, escaped so that it cannot close the element."""
     body = to_json(data, other=list)
     return Markup(body.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))

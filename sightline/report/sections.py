@@ -16,14 +16,14 @@ from sightline.views.view import Paper, View
 
 @dataclass(frozen=True)
 class Section:
-    """Results that answer the same question on the same images, of one model or of several side by side."""
+    """Results that answer the same question on the same images, for one model or several side by side."""
 
     entries: tuple[PageEntry, ...]
-    suffix: str = ""  # of the heading, where another section would have the same one
+    suffix: str = ""  # added to the heading if another section would have the same one
 
     @property
     def name(self) -> str:
-        """The anchor."""
+        """The HTML anchor."""
         return self.entries[0].name
 
     @property
@@ -43,7 +43,7 @@ class Section:
         return self.view.paper_of(self.first)
 
     def verdicts(self, verdicts: list[Verdict]) -> list[Verdict]:
-        """Those about these results and their models; a verdict or section without models matches any."""
+        """The verdicts about these results and their models; a verdict or section without models matches any."""
         numbers = {c.number for c in CLAIMS if c.about(self.first)}
         models = {key(m) for e in self.entries for m in e.result.about.models}
         images = self.first.about.images
@@ -57,20 +57,20 @@ class Section:
 
 
 def model_keys(v: Verdict) -> set[str]:
-    """The models of a verdict, as evidence tells them apart."""
+    """The models of a verdict, by the keys that evidence uses."""
     fingerprints = v.fingerprints or ("",) * len(v.models)
     return {key(ModelId(name=name, fingerprint=f)) for name, f in zip(v.models, fingerprints)}
 
 
 def question(e: PageEntry) -> tuple[Any, ...]:
-    """What groups results: type, analysis (without the side of a comparison), number of models, and the images."""
+    """The key that groups results: type, analysis (without the side of a comparison), number of models, images."""
     about = e.result.about
     asked = about.analysis or view_of(e.result).variant(e.result)
     return type(e.result), re.sub(r"-[ab]$", "", asked), len(about.models), about.images
 
 
 def sections(entries: list[PageEntry]) -> list[Section]:
-    """In the order of the page; of one kind of result, variants come after the plain one."""
+    """Sections in page order; variants of a kind of result come after the plain one."""
     found: dict[Any, list[PageEntry]] = {}
     for e in entries:
         found.setdefault(question(e), []).append(e)
@@ -85,7 +85,7 @@ def _order(s: Section) -> tuple[int, bool]:
 
 
 def data_name(r: Result) -> str:
-    """What the images are called, without the path to them: a page must not say where it was made."""
+    """The name of the dataset, without its path: a page must not contain local paths."""
     given = r.how.get("data")
     name = str(given.get("name", "")) if isinstance(given, dict) else str(given or "")
     parts = [p for p in name.replace("\\", "/").split("/") if p]
@@ -93,7 +93,7 @@ def data_name(r: Result) -> str:
 
 
 def images_label(r: Result) -> str:
-    """How many images of what; by their fingerprint where that is not known."""
+    """Number of images and their dataset; the fingerprint if the dataset is unknown."""
     name = data_name(r) or r.about.images[:8] or "unknown images"
     n = r.how.get("n")
     return f"{n} images of {name}" if isinstance(n, int) else f"images of {name}"

@@ -1,4 +1,4 @@
-"""`sl.write_report`: a folder with the page, its figures, its data and a Markdown version."""
+"""`sl.write_report`: write a folder with the page, its figures, its data and a Markdown version."""
 
 import logging
 import warnings
@@ -14,7 +14,7 @@ from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 from sightline.studies.verdict import Verdict
 
-EMBEDDED = 400_000  # bytes of one download within the page
+EMBEDDED = 400_000  # bytes of one download embedded in the page
 log = logging.getLogger("sightline.report")
 
 
@@ -26,13 +26,13 @@ def write_report(
     megabytes: float = 9.5,
     note: str = "",
 ) -> Path:
-    """Write one self-contained page about results, and beside it their figures, data, results.json and report.md.
+    """Write one self-contained page about results, and next to it their figures, data, results.json and report.md.
 
-    `results`: results, names with results, files, or folders of `sl.look` and `sl.compare`. The page opens from disk,
-    loads nothing, and depends on the results alone. What cannot be read is listed on it. Different models are told
-    apart by fingerprint, and compared only on the same images. To stay below so many `megabytes`, the page shows the
-    attention of fewer images, and links to data beside it instead of holding it. `note` is a line below its title,
-    such as whose photographs are shown.
+    `results` is a list of results, a dict of named results, files, or folders of `sl.look` and `sl.compare`. The page
+    opens from disk, loads nothing, and depends only on the results. What cannot be read is listed on it. Different
+    models are told apart by fingerprint, and compared only on the same images. To stay below `megabytes`, the page
+    shows the attention of fewer images, and links to data files instead of embedding them. `note` is a line below the
+    title, such as image credits.
 
     >>> import numpy as np, tempfile
     >>> r = sl.analysis.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
@@ -42,7 +42,7 @@ def write_report(
     ('report.html', ['data', 'figures', 'report.html', 'report.md', 'results.json'])
     """
     if not megabytes > 0:
-        raise ValueError(f"megabytes is a number above 0; got {megabytes!r}.")
+        raise ValueError(f"megabytes must be a positive number; got {megabytes!r}.")
     found = collect(results)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and written as such
@@ -50,16 +50,16 @@ def write_report(
 
 
 def _write(found: Collection, folder: Path, heading: tuple[str, str], limit: int) -> Path:
-    """The page and the files beside it; `heading` is its title and the line below."""
+    """Write the page and the files next to it; `heading` is the title and the note below it."""
     title, note = heading
     verdicts = _verdicts(found)
     drawings = {e.name: drawing for e in found.entries if (drawing := _drawing(e, folder, found)) is not None}
     files = {e.name: e.result.save(folder / "data" / f"{e.name}.npz") for e in found.entries}
     page = Page(title, note, found, verdicts, drawings)
     texts = {
-        "results.json": to_json(_plain(found, verdicts, heading), indent=1, other=str) + "\n",
+        "results.json": to_json(_results_json(found, verdicts, heading), indent=1, other=str) + "\n",
         "report.md": markdown(found, verdicts, heading),
-        "report.html": _fit(page, files, limit),
+        "report.html": _embed_downloads(page, files, limit),
     }
     for name, text in texts.items():
         with atomic(folder / name) as partial:
@@ -68,7 +68,7 @@ def _write(found: Collection, folder: Path, heading: tuple[str, str], limit: int
 
 
 def _verdicts(found: Collection) -> list[Verdict]:
-    """The verdicts from sound results; a claim that breaks on these numbers gets a notice, the others continue."""
+    """The verdicts; a claim that fails on these results gets a notice, the others continue."""
     evidence = gather(e.result for e in found.entries if not sentence(e.result).startswith(DAMAGED))
     verdicts: list[Verdict] = []
     for claim in CLAIMS:
@@ -83,15 +83,15 @@ def _drawing(e: PageEntry, folder: Path, found: Collection) -> Drawing | None:
     """The figure of a result; one that cannot be drawn gets a notice, the others continue."""
     try:
         return save_drawing(e.result, folder / "figures" / e.name)
-    except OSError:  # the disk, not the result
+    except OSError:  # a problem of the disk, not of the result
         raise
     except Exception as error:
         found.notices.append(f"{e.name} could not be drawn ({reason(error)}).")
         return None
 
 
-def _fit(page: Page, files: dict[str, Path], limit: int) -> str:
-    """The page with as many downloads in it as there is room for, the smallest first."""
+def _embed_downloads(page: Page, files: dict[str, Path], limit: int) -> str:
+    """The page with as many embedded downloads as fit, the smallest first."""
     page.room = min(page.room, limit // 5)
     room = limit - len(page.render().encode())
     for name, path in sorted(files.items(), key=lambda item: item[1].stat().st_size):
@@ -106,15 +106,15 @@ def _fit(page: Page, files: dict[str, Path], limit: int) -> str:
     return text
 
 
-def _plain(found: Collection, verdicts: list[Verdict], heading: tuple[str, str]) -> dict[str, Any]:
-    """Everything but the arrays."""
+def _results_json(found: Collection, verdicts: list[Verdict], heading: tuple[str, str]) -> dict[str, Any]:
+    """The contents of results.json: everything but the arrays."""
     rows = [_row(e) for e in found.entries]
     page = {"title": heading[0], "note": heading[1]}
     return {**page, "verdicts": [v.plain() for v in verdicts], "results": rows, "notices": found.notices}
 
 
 def _row(e: PageEntry) -> dict[str, Any]:
-    """One result; `says` has the reason where a damaged one has no summary."""
+    """One result; for a damaged one without a summary, `says` has the reason."""
     r: Result = e.result
     none: dict[str, float] = {}
     return {

@@ -1,4 +1,4 @@
-"""Weights: files to models and back, with proof."""
+"""Weights: files to models and back, numerically verified."""
 
 import lazy_loader as lazy
 

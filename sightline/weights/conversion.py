@@ -1,4 +1,4 @@
-"""Checkpoints as dictionaries, in and out of Sightline's names: pure, both directions, no files."""
+"""Convert state dicts between other libraries' names and Sightline's, in both directions; no files."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ Reader = Callable[[str, int | None], Tensor]  # key, layer of a stack
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """The plan for loading a file, made before any weight is read: every key accounted for, every shape checked."""
+    """The plan for loading a file, before any weights are read: every key accounted for, every shape checked."""
 
     format: str
     config: Config
@@ -42,7 +42,7 @@ class Conversion:
 
 
 def match_keys(shapes: Shapes, hints: Hints, *, config: Config | None = None, strict: bool = True) -> Conversion:
-    """Recognize a checkpoint by its keys and shapes; `config` is given where a header already says what it is."""
+    """Recognize a checkpoint by its keys and shapes; `config` is given if a header already describes the model."""
     keys = normalize_keys(shapes)
     form = recognize(keys.shapes)
     extra = {k: v for k, v in hints.items() if k not in ("heads", "size")}
@@ -52,11 +52,15 @@ def match_keys(shapes: Shapes, hints: Hints, *, config: Config | None = None, st
         assert found is not None
         found = change(found, **extra) if extra else found
     except (ValueError, TypeError, IndexError, ArithmeticError) as error:
-        raise error if isinstance(error, WeightsError) else WeightsError(f"No model is like that: {error}") from error
-    model = on_meta(found, len(keys.shapes))
+        raise (
+            error
+            if isinstance(error, WeightsError)
+            else WeightsError(f"The file describes an impossible model: {error}")
+        ) from error
+    model = build_on_meta(found, len(keys.shapes))
     rules = tuple(form.key_rules(found, keys.shapes))
     entries = (*check_shapes(rules, keys.shapes, keys.locations, model), *keys.left)
-    entries += _left_over(form, rules, keys.shapes, keys.locations, strict=strict)
+    entries += _unused_keys(form, rules, keys.shapes, keys.locations, strict=strict)
     switches = {**form.defaults(found), **extra}
     return Conversion(
         format=form.name,
@@ -72,7 +76,7 @@ def match_keys(shapes: Shapes, hints: Hints, *, config: Config | None = None, st
 
 
 def recognize(shapes: Shapes) -> Format:
-    """The format whose names these are."""
+    """The format that these names belong to."""
     for form in FORMATS:
         if form.recognizes(shapes):
             return form
@@ -81,8 +85,8 @@ def recognize(shapes: Shapes) -> Format:
     raise WeightsError(f"The keys belong to no format that Sightline knows ({known}): {some} ...")
 
 
-def on_meta(config: Config, keys: int) -> Model:
-    """The model without memory. A configuration that claims more layers than the file has keys is not built."""
+def build_on_meta(config: Config, keys: int) -> Model:
+    """The model on the meta device. A configuration that claims more layers than the file has keys is refused."""
     units = getattr(config, "units", ())
     depth = getattr(getattr(config, "vit", config), "depth", 0)
     if depth + sum(units) > keys:
@@ -97,7 +101,7 @@ def on_meta(config: Config, keys: int) -> Model:
 def check_shapes(
     rules: tuple[KeyRule, ...], shapes: Shapes, locations: Mapping[str, Location], model: nn.Module
 ) -> tuple[KeyFate, ...]:
-    """Compare each shape of the file with the one that the model's own tensor would have there."""
+    """Check each shape in the file against the model's own tensor."""
     wanted = model.state_dict()
     assert {rule.ours for rule in rules} == set(wanted), "the table of a format misses a tensor of ours"
     entries = []
@@ -117,7 +121,7 @@ def _label(at: Location) -> str:
     return at.key if at.layer is None else f"{at.key}[{at.layer}]"
 
 
-def _left_over(
+def _unused_keys(
     form: Format, rules: tuple[KeyRule, ...], shapes: Shapes, locations: Mapping[str, Location], *, strict: bool
 ) -> tuple[KeyFate, ...]:
     taken = {key for rule in rules for key in rule.theirs}
@@ -140,19 +144,19 @@ def _left_over(
 
 
 def convert_tensors(plan: Conversion, read: Reader, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights under our names. One tensor at a time: what was read is freed before the next is read."""
+    """The weights under our names. One tensor at a time: each is freed before the next is read."""
     wanted = plan.model.state_dict()
     state: dict[str, Tensor] = {}
     for rule in plan.rules:
         like = wanted[rule.ours]
-        # what stays is allocated before what is freed again, or the heap fills with holes
+        # allocate what stays before what will be freed, or the heap becomes fragmented
         kept = None if rule.tensor_map.in_order else torch.empty(like.shape, dtype=dtype)
         parts = []
         for key, shape in rule.export(like).items():
             tensor = read(plan.locations[key].key, plan.locations[key].layer)
             parts.append(tensor.reshape(shape.shape))
         tensor = rule.tensor_map.to_ours(parts)
-        if kept is None:  # counters of batch norms stay whole numbers
+        if kept is None:  # batch norm counters stay integers
             kept = tensor.to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
         else:
             kept.copy_(tensor)
@@ -161,7 +165,7 @@ def convert_tensors(plan: Conversion, read: Reader, dtype: torch.dtype) -> dict[
 
 
 def format_for(config: Config, target: str) -> Format:
-    """The format of this target that can hold the model; WeightsError with the reason where there is none."""
+    """The format of this target that can represent the model; WeightsError with the reason if there is none."""
     if target not in TARGETS[1:]:
         raise WeightsError(f"Weights are written as one of {', '.join(TARGETS)}; got {target!r}.")
     targets = (target, "hf") if target == "hf-v5" else (target,)
@@ -172,11 +176,13 @@ def format_for(config: Config, target: str) -> Format:
             return form
         reasons.append(reason)
     reason = next((r for r in reasons if not r.startswith("this layout")), reasons[0])
-    raise WeightsError(f"{target} cannot hold this model: {reason}. Use --to sightline, which holds every model.")
+    raise WeightsError(
+        f"{target} cannot represent this model: {reason}. Use --to sightline, which can store every model."
+    )
 
 
 def to_format(state: Mapping[str, Tensor], config: Config, target: str) -> dict[str, Tensor]:
-    """Our weights under the names of another library: the same table, read backwards."""
+    """Our weights under the names of another library: the same table, read in reverse."""
     form = format_for(config, target)
     rules = form.key_rules(config, NO_FILE)
     if missing := {rule.ours for rule in rules} ^ set(state):
@@ -185,9 +191,9 @@ def to_format(state: Mapping[str, Tensor], config: Config, target: str) -> dict[
 
 
 def switch_warnings(config: Config, target: str) -> list[str]:
-    """Numeric switches of the model that the library of a written file sets otherwise, as sentences."""
+    """Warnings about numeric settings of the model whose defaults differ in the library of the written format."""
     form = format_for(config, target)
     return [
-        f"The model computes with {path}={ours!r}; {form.name} sets {theirs!r} unless told otherwise."
+        f"The model computes with {path}={ours!r}; {form.name} sets {theirs!r} by default."
         for path, (ours, theirs) in differences(config, form.defaults(config)).items()
     ]

@@ -22,21 +22,21 @@ from sightline.weights import published
 from sightline.weights.containers import header as headers
 from sightline.weights.containers.files import Checkpoint, open_path, with_image
 from sightline.weights.containers.source import Source, StateDictSource
-from sightline.weights.conversion import Conversion, check_shapes, convert_tensors, match_keys, on_meta
+from sightline.weights.conversion import Conversion, build_on_meta, check_shapes, convert_tensors, match_keys
 from sightline.weights.formats.key_table import SAME, KeyRule
 from sightline.weights.formats.normalize import Location
 from sightline.weights.probe import replay
 from sightline.weights.report import KeyFate, Report, WeightsError
 
 log = logging.getLogger("sightline.weights")
-FLOATS = {torch.float64: torch.float64, torch.float32: torch.float32}  # half precision is held as float32
+FLOATS = {torch.float64: torch.float64, torch.float32: torch.float32}  # half precision is loaded as float32
 FLOATS |= {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 HEADS = ("head.", "head_distill.", "pre_logits.")
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What the user asked for beyond the file itself."""
+    """Options of `load` that change the model from what the file says."""
 
     classes: int | Sequence[str] | None = None
     size: checks.Pair | None = None
@@ -120,7 +120,7 @@ def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any]
     warnings += _plan_warnings(plan, state, known_image=bool(checkpoint.image or options.image))
     model, entries = adapt(model, plan, state, options)
     model.image = replace(options.image or image, size=checks.pair(model.config.size))
-    _attach(model, "prepared", image)  # of training, whatever the caller overrides
+    _attach(model, "prepared", image)  # from training, whatever the caller overrides
     _attach(model, "class_names", names if options.classes is None else _names(options.classes))
     known = head.probability if head else checkpoint.probability
     _attach(model, "probability", known if options.classes is None else "softmax")
@@ -140,7 +140,7 @@ def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any]
 
 
 def _check_expected(checkpoint: Checkpoint, plan: Conversion) -> None:
-    """Weights from the zoo must be what their name says."""
+    """Weights from the zoo must match their entry."""
     for name in ("width", "depth", "heads", "mlp_width", "patch", "units", "width_factor", "classes"):
         inner = (getattr(c, "vit", c) for c in (checkpoint.expected, plan.config))
         want, got = (getattr(c, name, None) for c in inner)
@@ -155,7 +155,7 @@ def _attach(model: nn.Module, name: str, value: Any) -> None:
 def plan_conversion(
     source: Source, head: headers.Header | None, hints: dict[str, Any], *, config: Any, strict: bool
 ) -> Conversion:
-    """The plan for a file of ours (its header says what it is) or anyone's (its shapes do)."""
+    """The plan for one of our own files (described by its header) or another library's (recognized by its shapes)."""
     if not source.shapes:
         raise WeightsError("The file holds no tensors.")
     extra = {k: v for k, v in hints.items() if k not in ("size", "heads")}
@@ -163,7 +163,7 @@ def plan_conversion(
     if config is None or (head is not None and head.layout == "other"):
         return match_keys(source.shapes, hints, config=config, strict=strict)
     config = change(config, **extra) if extra else config
-    model = on_meta(config, len(source.shapes))
+    model = build_on_meta(config, len(source.shapes))
     known = model.state_dict()
     rules = tuple(KeyRule(key, (key,), SAME) for key in known)
     locations = {key: Location(key) for key in source.shapes}
@@ -177,7 +177,7 @@ def plan_conversion(
 
 
 def common_dtype(plan: Conversion, source: Source) -> torch.dtype:
-    """One floating-point type for the model: the widest in the file; others' half precision is widened to float32."""
+    """One dtype for the model: the widest in the file; half precision of other libraries is widened to float32."""
     kept: torch.dtype | None = None
     for rule in plan.rules:
         for key in rule.theirs:
@@ -187,15 +187,15 @@ def common_dtype(plan: Conversion, source: Source) -> torch.dtype:
                 continue
             if dtype not in FLOATS:
                 raise WeightsError(f"{key} has type {str(dtype).removeprefix('torch.')}; expected floating point.")
-            ours = dtype if plan.format == "sightline" else FLOATS[dtype]  # our own files come back as they were
+            ours = dtype if plan.format == "sightline" else FLOATS[dtype]  # our own files keep their dtype
             kept = ours if kept is None else torch.promote_types(kept, ours)
     return kept or torch.float32
 
 
 def check_finite(key: str, tensor: Tensor) -> Tensor:
-    """The tensor itself, if all its values are finite.
+    """The tensor, if all its values are finite; otherwise WeightsError.
 
-    A finite sum of squares, which BLAS computes at the speed of memory, proves it; otherwise the values are counted.
+    A finite sum of squares, which BLAS computes at memory speed, proves it; otherwise the bad values are counted.
     """
     if tensor.dtype in (torch.float32, torch.float64) and tensor.is_contiguous():
         flat = tensor.reshape(-1).numpy()
@@ -203,14 +203,14 @@ def check_finite(key: str, tensor: Tensor) -> Tensor:
             if np.isfinite(np.dot(flat, flat)):
                 return tensor
     if tensor.is_floating_point() and (bad := int((~torch.isfinite(tensor)).sum())):
-        raise WeightsError(f"{key} holds {bad} NaN or infinite values of {tensor.numel()}: the weights are broken.")
+        raise WeightsError(f"{key} has {bad} NaN or infinite values out of {tensor.numel()}: the weights are broken.")
     return tensor
 
 
 def fill_model(model: Model, state: Mapping[str, Tensor]) -> Model:
     """Give a model on the meta device its values without copying them."""
     for name, buffer in model.named_buffers():
-        if name not in state:  # computed, not stored
+        if name not in state:  # computed here, not stored in the file
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, torch.empty(buffer.shape, dtype=buffer.dtype))
     model.load_state_dict(state, assign=True)
@@ -223,7 +223,7 @@ def fill_model(model: Model, state: Mapping[str, Tensor]) -> Model:
 def adapt(
     model: Model, plan: Conversion, state: dict[str, Tensor], options: LoadOptions
 ) -> tuple[Model, tuple[KeyFate, ...]]:
-    """The model with a new head, or for another size, as the options ask."""
+    """The model with a new head or another image size, if the options ask for it."""
     changes: dict[str, Any] = {}
     entries = list(plan.entries)
     if options.size is not None and checks.pair(options.size) != checks.pair(plan.config.size):
@@ -234,7 +234,7 @@ def adapt(
             changes["head"] = "linear"
     if not changes:
         return model, tuple(entries)
-    new = on_meta(change(plan.config, **changes), len(state))
+    new = build_on_meta(change(plan.config, **changes), len(state))
     if "classes" in changes:
         entries = _new_head(new, state, entries)
     if "size" in changes and isinstance(model, ViT):
@@ -243,7 +243,7 @@ def adapt(
 
 
 def _new_head(new: Model, state: dict[str, Tensor], entries: list[KeyFate]) -> list[KeyFate]:
-    why = "replaced by a new head, as classes was given"
+    why = "replaced by a new head because classes was given"
     for key in [k for k in state if k.startswith(HEADS)]:
         del state[key]
     kept = [replace(e, ours=None, fate="left", why=why) if e.ours and e.ours.startswith(HEADS) else e for e in entries]
@@ -279,7 +279,7 @@ def _plan_warnings(plan: Conversion, state: Mapping[str, Tensor], *, known_image
     for name in ("head", "head_distill"):
         weight = state.get(f"{name}.weight")
         if weight is not None and plan.format != "sightline" and not weight.any():
-            warnings.append(f"The {name} is all zeros: the file gives features, no classification.")
+            warnings.append(f"The {name} is all zeros: the file gives features, not classifications.")
     if plan.switches:
         padding = ""
         if isinstance(plan.config, HybridConfig):
@@ -296,5 +296,5 @@ def _names(classes: int | Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _class_names(names: tuple[str, ...] | None, plan: Conversion) -> tuple[str, ...] | None:
-    """The names beside the file, if they fit its head."""
+    """The class names found next to the file, if their number matches its head."""
     return names if names is not None and len(names) == plan.config.classes else None

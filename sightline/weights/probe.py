@@ -1,4 +1,4 @@
-"""The numeric self-check: fixed images, computed from their size alone, and a model's outputs for them."""
+"""The numeric self-check: fixed probe images, computed from their size alone, and a model's outputs for them."""
 
 import copy
 
@@ -12,16 +12,17 @@ from sightline.models.construct import Model
 from sightline.weights.containers.header import Probes
 from sightline.weights.report import WeightsError
 
-# How much the outputs may differ on another machine depends on the model: how much they change for images brighter by
-# `NUDGE` tells. In float32, over vit-nano4 to vit-b32, bit-r50x1 and r26-vit-s32 at three scales of weights, it was
-# 0.5 to 3 times the rounding error against float64; a wrong GELU changed the outputs of the ViTs by 1.5e-4 or more.
+# How much the outputs may differ on another machine depends on the model. It is estimated by how much they change when
+# the images are brightened by `NUDGE`. In float32, for vit-nano4 to vit-b32, bit-r50x1 and r26-vit-s32 at three scales
+# of weights, that was 0.5 to 3 times the rounding error against float64; a wrong GELU changed the outputs of the ViTs
+# by at least 1.5e-4.
 NUDGE = {torch.float64: 1e-14, torch.float32: 1e-6}
 FLOOR = {torch.float64: 1e-11, torch.float32: 1e-5}
 MARGIN, CEILING = 10.0, 0.2
 
 
 def make_images(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c y x"]:
-    """Three images in [-1, 1]: waves, a chequered disc on a slope, and noise from a counter. No file, no generator.
+    """Three images in [-1, 1]: waves, a checkered disc on a gradient, and noise from a counter. No file, no generator.
 
     >>> make_images((32, 48)).shape
     torch.Size([3, 3, 32, 48])
@@ -35,13 +36,13 @@ def make_images(size: tuple[int, int], channels: int = 3) -> Float[Tensor, "3 c 
         1 - 0.2 * c / channels
     )
     count = torch.arange(channels * size[0] * size[1], dtype=torch.int64).reshape(channels, *size)
-    noise = ((count * 1_103_515_245 + 12_345) // 65_536 % 2_048).double() / 1_023.5 - 1  # a linear congruence: integers
+    noise = ((count * 1_103_515_245 + 12_345) // 65_536 % 2_048).double() / 1_023.5 - 1  # an integer congruence
     return torch.stack([waves, disc.expand_as(noise), noise])
 
 
 @torch.no_grad()
 def outputs(model: Model, nudge: float = 0.0) -> dict[str, np.ndarray]:
-    """Pooled features and logits of the probe images, in the model's own precision, but at least float32.
+    """Pooled features and logits of the probe images, in the model's own precision but at least float32.
 
     Half precision is too coarse to detect a wrong GELU, and on some processors its kernels do not run at all.
     """
@@ -65,7 +66,7 @@ def outputs(model: Model, nudge: float = 0.0) -> dict[str, np.ndarray]:
 
 
 def make_probes(model: Model) -> Probes:
-    """The probe outputs to save with a model, and a tolerance by its own sensitivity."""
+    """The probe outputs to save with a model, and a tolerance from its own sensitivity."""
     recorded = outputs(model)
     if not all(np.isfinite(value).all() for value in recorded.values()):
         raise WeightsError("The model's outputs for the probe images are NaN or infinite: its weights are broken.")
@@ -82,12 +83,14 @@ def relative_difference(now: np.ndarray, then: np.ndarray) -> float:
 
 
 def replay(model: Model, probes: Probes) -> float:
-    """Compute the probe outputs again: the largest relative difference, or WeightsError if it exceeds the tolerance."""
+    """Recompute the probe outputs; returns the largest relative difference, or WeightsError if it is too large."""
     worst = 0.0
     for name, now in outputs(model).items():
         then = probes.outputs.get(name)
         if then is None or then.shape != now.shape:
-            raise WeightsError(f"The file's probe outputs for {name} do not fit its model: damaged, or --no-verify.")
+            raise WeightsError(
+                f"The file's probe outputs for {name} do not match its model: damaged; --no-verify skips this check."
+            )
         difference = relative_difference(now, then)
         if not difference <= probes.tolerance:
             raise WeightsError(

@@ -26,7 +26,7 @@ FINE = "--imagenet2012-steps_20k-lr_{}-res_{}.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """One entry of the zoo. `source` is an address, a path, or `hf:owner/repository`.
+    """One entry of the zoo. `source` is a URL, a path, or `hf:owner/repository`.
 
     >>> sl.weights.zoo("vit-b16.augreg-i21k")[0].license
     'Apache-2.0'
@@ -38,8 +38,8 @@ class Weights:
     license: str | None = None
     classes: int = 1000
     size: int | None = None  # None: the variant's own
-    image: dict[str, Any] = field(default_factory=dict)  # fields of ImageSpec that differ from the paper's
-    hints: dict[str, Any] = field(default_factory=dict)  # what no shape says: heads, gelu, norm_eps
+    image: dict[str, Any] = field(default_factory=dict)  # fields of ImageSpec that differ from the paper
+    hints: dict[str, Any] = field(default_factory=dict)  # what shapes cannot tell: heads, gelu, norm_eps
     about: str = ""
 
     @property
@@ -50,7 +50,7 @@ class Weights:
 
     @property
     def spec(self) -> ImageSpec:
-        """How images are prepared."""
+        """The preprocessing of the images."""
         return ImageSpec(**{**vars(self.config.image), **self.image})
 
     def fetch(self) -> Path:
@@ -58,13 +58,13 @@ class Weights:
         if not self.source.startswith(HUB) and "://" not in self.source:
             path = Path(self.source).expanduser()
             if not path.exists():
-                raise WeightsError(f"According to the zoo, {self.name} is at {path}, but there is nothing.")
+                raise WeightsError(f"According to the zoo, {self.name} is at {path}, but nothing is there.")
             return path
         try:
             return self._download()
         except UnreachableError as error:
             raise WeightsError(
-                f"{self.name} is not on this machine. {error} Fetch {self.source} where there is a network and use the "
+                f"{self.name} is not on this machine. {error} Download {self.source} elsewhere and use the "
                 "local file: sl.load('FILE'), or sightline convert FILE model.safetensors --to sightline."
             ) from error
         except FetchError as error:
@@ -109,7 +109,7 @@ def _google() -> Iterator[Weights]:
 
 
 _I21K = "{}-i21k-300ep-lr_0.001-aug_{}-wd_{}-do_{}-sd_{}"
-# the best upstream run of each size, and its fine-tuned files: size -> (other upstream run, learning rate)
+# the best pre-training run of each size, and its fine-tuned files: size -> (other pre-training run, learning rate)
 AUGREG: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "vit-ti16": (_I21K.format("Ti_16", "none", "0.03", "0.0", "0.0"), {224: ("", "0.03"), 384: ("", "0.03")}),
     "vit-s32": (_I21K.format("S_32", "light1", "0.03", "0.0", "0.0"), {224: ("", "0.03"), 384: ("", "0.03")}),
@@ -144,7 +144,7 @@ def _bit() -> Iterator[Weights]:
 
 
 def _meta() -> Iterator[Weights]:
-    """DeiT (Touvron et al. 2020) and DINOv2 (Oquab et al. 2023). The file names carry the checksums' beginnings."""
+    """DeiT (Touvron et al. 2020) and DINOv2 (Oquab et al. 2023). The file names contain the first checksum digits."""
     deit = {"ti": ("tiny", "a1311bcf", "b40b3cf7"), "s": ("small", "cd65a155", "649709d9")}
     deit["b"] = ("base", "b5f2ef4d", "df68dfff")
     for letter, (word, plain, distilled) in deit.items():
@@ -185,7 +185,7 @@ ADDED: dict[str, Weights] = {}
 
 
 def zoo(glob: str = "*") -> list[Weights]:
-    """The published weights whose names match a glob, and the user's own.
+    """The weights whose names match a glob, published or added by the user.
 
     >>> [w.name for w in sl.weights.zoo("vit-ti16.*")][:2]
     ['vit-ti16.augreg-i21k', 'vit-ti16.augreg-i21k-i1k']
@@ -224,7 +224,7 @@ def _saved_entries() -> dict[str, Weights]:
 
 
 def find(name: str) -> Weights | None:
-    """The entry of this name; `hf:owner/repository` need not be listed."""
+    """The entry of this name; `hf:owner/repository` does not have to be listed."""
     if name.startswith(HUB):
         return Weights(name=name, source=name)
     return next(iter(w for w in zoo() if w.name == name), None)

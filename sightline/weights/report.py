@@ -1,4 +1,4 @@
-"""What happened to every key of a checkpoint, as data."""
+"""The loading report: what happened to every key of a checkpoint."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ class WeightsError(ValueError):
 class KeyFate:
     """What happened to one key: where it came from, where it went, what was done and why."""
 
-    key: str | None  # in the file; None: the model needs a value that the file does not hold
+    key: str | None  # in the file; None: the model needs a value that the file does not have
     ours: str | None  # in the model; None: left over
     fate: Fate
     found: Shape | None = None
@@ -35,7 +35,7 @@ class KeyFate:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The loading report: the fate of every key, the warnings, and the numeric switches that the format implies.
+    """The loading report: what happened to every key, warnings, and the numeric settings that the format implies.
 
     It is attached to a model as `model.loaded`, saved as JSON and read back unchanged.
 
@@ -60,14 +60,14 @@ class Report:
         return [asdict(e) for e in self.entries]
 
     def save(self, path: str | Path) -> Path:
-        """Write as JSON, in one piece."""
+        """Write as JSON, atomically."""
         with atomic(path) as partial:
             partial.write_text(json.dumps(asdict(self), indent=1))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Report":
-        """Read what `save` wrote."""
+        """Read a report written by `save`."""
         try:
             held = json.loads(Path(path).read_text())
             entries = tuple(KeyFate(**{k: _tuple(v) for k, v in e.items()}) for e in held.pop("entries"))

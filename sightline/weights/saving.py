@@ -1,4 +1,4 @@
-"""`sl.save` and `sl.convert`: write weights in any format that can hold them, with probe outputs inside."""
+"""`sl.save` and `sl.convert`: write weights in any format that can represent them, with probe outputs inside."""
 
 import json
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ TORCH = (".pth", ".pt", ".bin")
 def save(
     model: Model, path: str | Path, *, to: str = "sightline", classes: Sequence[str] | None = None, probes: bool = True
 ) -> Path:
-    """Write a model's weights in one piece, with configuration, preprocessing, class names and probe outputs inside.
+    """Write a model's weights atomically, with configuration, preprocessing, class names and probe outputs inside.
 
-    `to` is sightline, npz, timm, hf, hf-v5, torchvision or bit-pytorch; a format that cannot hold the model says why.
-    hf with a path without suffix writes a folder that transformers' `from_pretrained` reads.
+    `to` is sightline, npz, timm, hf, hf-v5, torchvision or bit-pytorch; if the format cannot represent the model, the
+    error says why. hf with a path without suffix writes a folder that transformers' `from_pretrained` reads.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -70,7 +70,7 @@ def _refuse_broken(state: dict[str, Tensor]) -> None:
         if value.is_meta:
             raise WeightsError("The model is on the meta device and has no values to save.")
         if value.is_floating_point() and not torch.isfinite(value).all():
-            raise WeightsError(f"{key} holds NaN or infinite values: the model is broken and was not saved.")
+            raise WeightsError(f"{key} has NaN or infinite values: the model is broken and was not saved.")
 
 
 def _write(path: Path, tensors: dict[str, Tensor], head: Header, to: str) -> None:
@@ -91,7 +91,7 @@ def _write(path: Path, tensors: dict[str, Tensor], head: Header, to: str) -> Non
 
 
 def _zip_comment(head: Header) -> str:
-    """A zip comment holds 64 KiB: where that is too little, probe outputs and then class names are left out."""
+    """A zip comment is limited to 64 KiB: if that is too little, probe outputs and then class names are left out."""
     for small in (head, replace(head, probes=None), replace(head, probes=None, classes=None)):
         if len(text := to_text(small)) < 2**16:
             return text
@@ -99,7 +99,7 @@ def _zip_comment(head: Header) -> str:
 
 
 def _write_folder(path: Path, tensors: dict[str, Tensor], head: Header) -> None:
-    """Weights, configuration and preprocessing, as transformers lays them out."""
+    """Write weights, configuration and preprocessing in the folder layout of transformers."""
     write_safetensors(path / "model.safetensors", tensors, {"sightline": to_text(head)})
     for name, held in {"config.json": _hf_config(head), "preprocessor_config.json": _hf_images(head.image)}.items():
         with atomic(path / name) as partial:
@@ -173,9 +173,9 @@ def _hf_images(image: ImageSpec) -> dict[str, Any]:
 def convert(
     source: str | Path, out: str | Path, *, to: str = "sightline", verify: bool = True, **options: Any
 ) -> Report:
-    """Read weights in any format, write them in another, and report the fate of every key.
+    """Read weights in any format, write them in another, and report what happened to every key.
 
-    Further keywords go to `sl.load`: `heads=`, `size=`, `classes=` ...
+    Other keyword arguments go to `sl.load`: `heads=`, `size=`, `classes=` ...
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -186,6 +186,6 @@ def convert(
     model: nn.Module = load(source, verify=verify, **options)
     save(model, out, to=to, probes=verify)  # type: ignore[arg-type]
     report: Report = model.loaded  # type: ignore[assignment]
-    if to == "sightline" or (to.startswith("hf") and not Path(out).suffix):  # its config.json says the switches
+    if to == "sightline" or (to.startswith("hf") and not Path(out).suffix):  # config.json states these settings
         return report
     return replace(report, warnings=(*report.warnings, *switch_warnings(model.config, to)))  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ REFUSED = {
         ),
         "attends within windows of",
     ),
-    "mixer": (lambda: timm.create_model("mixer_s32_224"), "still works on tokens"),
+    "mixer": (lambda: timm.create_model("mixer_s32_224"), "processes tokens after"),
     "cait": (lambda: timm.create_model("cait_xxs24_224"), "not that of a pre-norm ViT"),
     "ours": (lambda: sl.build("vit-nano4"), "needs no adoption"),
 }

@@ -102,7 +102,7 @@ def test_nothing_stays_behind(vit, images):
 def test_errors(vit, images, off):
     with pytest.raises(ValueError, match=r"block 3|has |Nothing"):
         sl.what_if(vit, images, [off] if off else [])
-    with pytest.raises(ValueError, match="no Transformer"):
+    with pytest.raises(ValueError, match="not a Transformer"):
         sl.what_if(sl.build("bit-nano"), images, "block 0")
 
 

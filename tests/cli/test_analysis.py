@@ -6,17 +6,7 @@ import re
 import pytest
 
 import sightline as sl
-from sightline.cli import main
-
-
-def run(capsys, *arguments):
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = stop.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
+from tests.command import run
 
 
 def test_look(capsys, tmp_path, caplog):

@@ -132,7 +132,7 @@ def test_assumed_names_are_said_to_be_assumed(capsys, tmp_path):
         (("nano.safetensors", "nothing.png"), "nothing.png cannot be read"),
         (("nano.safetensors", "photos/*.gif"), "No file matches photos/*.gif"),
         (("nano.safetensors",), "Missing argument"),
-        (("nano.safetensors", "photos", "--top", "0"), "top is a whole number from 1"),
+        (("nano.safetensors", "photos", "--top", "0"), "top must be a positive whole number"),
         (("nano.safetensors", "photos", "--csv", "--json"), "exclude each other"),
     ],
 )

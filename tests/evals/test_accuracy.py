@@ -82,7 +82,7 @@ def test_average_precision():
 
 def test_what_scores_refuse():
     for logits, labels in ((np.zeros((2, 3)), [0]), (np.zeros((0, 3)), []), (np.zeros(3), [0])):
-        with pytest.raises(ValueError, match="Logits are"):
+        with pytest.raises(ValueError, match="Logits must be"):
             sl.evals.score(logits, np.array(labels, dtype=int))
     with pytest.raises(ValueError, match=r"0\.\.2"):
         sl.evals.score(np.zeros((1, 3)), [3])

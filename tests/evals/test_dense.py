@@ -26,7 +26,7 @@ def test_masks_and_boxes_are_those_of_the_scene_as_the_model_sees_it():
     np.testing.assert_array_equal(sl.evals.scene_masks(part, spec), masks[[4, 2]])
     with pytest.raises(ValueError, match="no masks"):
         sl.evals.scene_masks(sl.data.Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.arange(2)), spec)
-    with pytest.raises(ValueError, match="not about one object"):
+    with pytest.raises(ValueError, match="do not describe one object"):
         sl.evals.scene_masks(scenes("count", num=2), spec)
 
 
@@ -69,9 +69,9 @@ def test_a_segmentation_head_reads_masks_off_tokens():
     assert head.score(tokens[1], masks[1]) > 0.8
     guess = head.predict(tokens[1], (32, 32))
     np.testing.assert_allclose(head.per_class(tokens[1], masks[1]), intersection_over_union(guess, masks[1], 2))
-    with pytest.raises(ValueError, match="has not 64 tokens"):
+    with pytest.raises(ValueError, match="does not have 64 tokens"):
         sl.evals.SegmentationHead((4, 4)).fit(tokens[0], masks[0])
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match="only one class"):
         sl.evals.SegmentationHead((8, 8)).fit(tokens[0], 0 * masks[0])
     with pytest.raises(ValueError, match="not been fitted"):
         sl.evals.SegmentationHead((8, 8)).predict(tokens[0], (32, 32))

@@ -116,7 +116,7 @@ def test_nothing_to_predict_is_an_error(folder, tmp_path, caplog):
         with pytest.raises(ValueError, match=why):
             sl.predict(model, given)
     for wrong in (0, True, 1.5):
-        with pytest.raises(ValueError, match="whole number from 1"):
+        with pytest.raises(ValueError, match="positive whole number"):
             sl.predict(model, folder, top=wrong)
     with pytest.raises(ValueError, match="no classifier"):
         sl.predict(random_model(classes=0), folder)
@@ -124,7 +124,7 @@ def test_nothing_to_predict_is_an_error(folder, tmp_path, caplog):
         sl.predict(3, folder)
     with torch.no_grad():
         model.head.bias[0] = float("nan")
-    with pytest.raises(ValueError, match=r"a\.png holds NaN"):
+    with pytest.raises(ValueError, match=r"a\.png has NaN"):
         sl.predict(model, folder)
 
 

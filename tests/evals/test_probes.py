@@ -87,7 +87,7 @@ def test_what_a_probe_refuses():
         sl.evals.LinearProbe().fit(x, y).predict(x[:, :3])
     with pytest.raises(ValueError, match="21 neighbors"):
         sl.evals.KNNProbe(21).fit(x, y)
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match="only one class"):
         sl.evals.LinearProbe().fit(x, 0 * y)
     with pytest.raises(ValueError, match="NaN"):
         sl.evals.KNNProbe(1).fit(x * np.nan, y)

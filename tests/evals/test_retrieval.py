@@ -103,7 +103,7 @@ def test_what_retrieval_refuses():
     e, _ = patches(8)
     with pytest.raises(ValueError, match="tokens='all'"):
         sl.evals.retrieval(e.reduce("gap"), matching="patches")
-    with pytest.raises(ValueError, match="hold all tokens"):
+    with pytest.raises(ValueError, match="have all tokens"):
         sl.evals.retrieval(e)
     with pytest.raises(ValueError, match="no selected patch"):
         sl.evals.retrieval(e, matching="patches", select=np.zeros((8, 9), dtype=bool))

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import sightline as sl
-from sightline.evals.vtab_protocol import beside_references
+from sightline.evals.vtab_protocol import vtab_rows
 from tests.evals.makers import random_model
 
 
@@ -54,7 +54,7 @@ def test_linear_on_scenes_by_the_protocol(tmp_path):
     assert not r.complete
     assert list(r.summary()) == ["mean of 2 of 11 tasks", "specialized", "structured"]
     assert sl.Result.load(r.save(tmp_path / "v.npz")).score == r.score
-    assert [row["task"] for row in beside_references(r)] == ["aerial", "distance", "mean", "mean", "mean of 2"]
+    assert [row["task"] for row in vtab_rows(r)] == ["aerial", "distance", "mean", "mean", "mean of 2"]
 
 
 def test_vtab_stands_beside_table_9_and_says_what_is_missing(tmp_path):
@@ -64,7 +64,7 @@ def test_vtab_stands_beside_table_9_and_says_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match="no task nothing"):
         sl.vtab(model, tasks=["nothing"])
     ours = sl.evals.vtab_references()[2]
-    rows = beside_references(ours)
+    rows = vtab_rows(ours)
     assert len(rows) == 19 + 3 + 1
     assert rows[-1]["ViT-H/14 (JFT)"] == pytest.approx(0.7763, abs=5e-5)
     assert (rows[4].pop("task"), rows[4].pop("group")) == ("pets", "natural")

@@ -68,7 +68,7 @@ def test_recomputing_activations_changes_nothing_but_memory(name):
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*grads))
 
 
-COMPILE = """
+EACH_MODEL = """
 import torch, sightline as sl
 for name in {names}:
     model = sl.build(name, classes=10).eval()
@@ -76,6 +76,11 @@ for name in {names}:
         for p in model.parameters():
             p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
     x = torch.randn(2, 3, 32, 32)
+"""
+
+COMPILE = (
+    EACH_MODEL
+    + """
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-5)
@@ -88,6 +93,7 @@ for name in {names}:
         assert "compiled" in str(error)
 print("accepted")
 """
+)
 
 
 @pytest.mark.slow
@@ -137,14 +143,10 @@ def test_bit_and_hybrids_refuse_a_patch_and_take_a_size():
     assert hybrid(torch.zeros(1, 3, 48, 32)).isfinite().all()
 
 
-BFLOAT = """
-import torch, sightline as sl
-for name in {names}:
-    model = sl.build(name, classes=10).eval()
+BFLOAT = (
+    EACH_MODEL
+    + """
     with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
-        x = torch.randn(2, 3, 32, 32)
         exact = model(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             low = model(x)
@@ -152,6 +154,7 @@ for name in {names}:
     assert (low.float() - exact).abs().max() < 0.05 * exact.abs().max() + 0.01, (low, exact)
 print("close")
 """
+)
 
 
 def test_bfloat16_autocast_is_close():

@@ -10,13 +10,13 @@ import pytest
 from markupsafe import escape
 
 import sightline as sl
-from sightline.cli import main
 from sightline.report.page import sentence
 from sightline.spec import from_json
 from sightline.studies.claims import CLAIMS
 from sightline.views import table
 from sightline.views.payload import coarser, plane
 from sightline.views.table import view_of
+from tests.command import run
 from tests.views import makers
 
 EVERY = makers.every()
@@ -194,16 +194,6 @@ def test_a_page_has_room_for_one_image_at_least():
     assert "1 of 2 images" in small["notice"]
 
 
-def run(capsys, *arguments):
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = stop.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
 @pytest.fixture
 def folder(tmp_path):
     makers.mass().save(tmp_path / "mass.npz")
@@ -270,7 +260,7 @@ def test_damaged_numbers_do_not_take_the_page_along(tmp_path):
     bad = replace(makers.distance(), pixels=np.zeros((0, 3)))
     text = sl.write_report([bad, makers.mass()], tmp_path).read_text()
     assert "could not be drawn" in text
-    assert "do not fit together" in text
+    assert "are inconsistent" in text
     assert str(escape(sentence(makers.mass()))) in text
 
 
@@ -327,7 +317,7 @@ def test_one_broken_result_is_named_with_its_reason_and_the_others_stay(tmp_path
     }
     text = sl.write_report(found, tmp_path).read_text()
     assert "it has no numbers" in text
-    assert "The interactive view could not be made (out of order)" in text
+    assert "The interactive view could not be created (out of order)" in text
     assert "C8 could not be judged (out of order)" in text
     assert "heads could not be drawn (out of order)" in text
     assert str(escape(sentence(makers.mass()))) in text

@@ -136,12 +136,12 @@ def test_the_check_holds_for_other_formats_too(tmp_path):
         (lambda a: a["config"].update(wings=2), "has no field 'wings'"),
         (lambda a: a["config"].update(width="wide"), "cannot be 'wide'"),
         (lambda a: a["config"].update(depth=10**9), "claims 1000000000 layers"),
-        (lambda a: a["config"].update(size=[10**8, 10**8]), "asks for images"),
+        (lambda a: a["config"].update(size=[10**8, 10**8]), "gives an image size"),
         (lambda a: a["config"].update(width=128), "expected"),
         (lambda a: a["image"].update(mean=[0.5]), "does not fit its configuration"),
         (lambda a: a.update(classes=["one"]), "names 1 classes"),
         (lambda a: a["probes"].update(tolerance=5.0), "impossible"),
-        (lambda a: a["probes"]["outputs"].pop("logits"), "do not fit its model"),
+        (lambda a: a["probes"]["outputs"].pop("logits"), "do not match its model"),
         (lambda a: a.pop("family"), "damaged"),
     ],
 )
@@ -281,7 +281,7 @@ def test_rectangular_tables_need_a_size():
         assert (again.config.grid, again.config.position_rows) == (model.config.grid, 1)
         assert again.loaded.count("resized") == 0
     model = made(size=(16, 40))
-    with pytest.raises(sl.weights.WeightsError, match="no square grid"):
+    with pytest.raises(sl.weights.WeightsError, match="not a square grid"):
         sl.load(to_format(model.state_dict(), model.config, "timm"))
 
 
@@ -311,7 +311,7 @@ def test_checkpoints_of_training_scripts(tmp_path):
     state = PEERS["timm"].ready().state_dict()
     torch.save({"model": state, "epoch": 7, "lr": 0.1, "model_ema": state}, tmp_path / "deit.pth")
     model = sl.load(tmp_path / "deit.pth", heads=2)
-    assert "under model, model_ema; model was taken" in model.loaded.warnings[0]
+    assert "under model, model_ema; model was used" in model.loaded.warnings[0]
 
 
 def test_half_precision_is_held_as_float32(tmp_path):
@@ -355,7 +355,7 @@ def test_convert_shows_a_table_and_notes(capsys, tmp_path):
     file = sl.save(made(gelu="tanh"), tmp_path / "a.safetensors")
     main(["convert", str(file), str(tmp_path / "b.safetensors"), "--to", "timm", "--report"])
     out = capsys.readouterr().out
-    assert "note: The model computes with gelu='tanh'; timm sets 'erf' unless told otherwise." in out
+    assert "note: The model computes with gelu='tanh'; timm sets 'erf' by default." in out
     assert "blocks.0.attn.qkv.weight" in out
 
 
@@ -364,7 +364,7 @@ def test_convert_refuses_in_one_sentence(capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["convert", str(file), str(tmp_path / "b.npz"), "--to", "npz"])
     assert stop.value.code == 2
-    assert "npz cannot hold this model: Google's .npz knows no registers." in capsys.readouterr().err
+    assert "npz cannot represent this model: Google's .npz does not support registers." in capsys.readouterr().err
     assert not (tmp_path / "b.npz").exists()
 
 

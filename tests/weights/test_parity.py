@@ -40,7 +40,7 @@ def test_every_format_holds_the_model_bit_by_bit_or_says_why_not(name, tmp_path)
     for target in TARGETS:
         file = tmp_path / f"{target}.{'npz' if target == 'npz' else 'safetensors'}"
         if target not in peer.holds:
-            with pytest.raises(sl.weights.WeightsError, match="cannot hold this model: "):
+            with pytest.raises(sl.weights.WeightsError, match="cannot represent this model: "):
                 sl.save(ours, file, to=target)
             assert not file.exists()
             continue
@@ -316,7 +316,7 @@ UNLIKE = {
     "patch mean side by side": lambda: peers.transformers.Dinov2ForImageClassification(
         peers.transformers.Dinov2Config(**HF_DINO)
     ),
-    "one head does not see": lambda: peers.transformers.DeiTForImageClassification(
+    "only head does not read": lambda: peers.transformers.DeiTForImageClassification(
         peers.transformers.DeiTConfig(**HF_VIT)
     ),
 }

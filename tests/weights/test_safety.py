@@ -165,7 +165,7 @@ def test_header_bombs_are_refused_before_memory_is_taken(tmp_path):
     other = {**same, "data_offsets": [24, 40]}
     text = json.dumps({"a": same, "b": other}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(40))
-    refused(path, "a hole of 8 bytes")
+    refused(path, "a gap of 8 bytes")
 
 
 def test_a_file_rewritten_in_place_does_not_reach_a_loaded_model(tmp_path):
@@ -210,7 +210,7 @@ def test_values_that_are_no_weights(tmp_path):
     arrays = google_npz()
     arrays["head/kernel"][3, 2] = np.nan
     np.savez(tmp_path / "nan.npz", **arrays)
-    refused(tmp_path / "nan.npz", "head/kernel holds 1 NaN or infinite values of 640")
+    refused(tmp_path / "nan.npz", "head/kernel has 1 NaN or infinite values out of 640")
     arrays["head/kernel"] = np.zeros((64, 10), dtype=np.int32)
     np.savez(tmp_path / "int.npz", **arrays)
     refused(tmp_path / "int.npz", "head/kernel has type int32; expected floating point")
@@ -233,7 +233,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     model = tiny()
     with torch.no_grad():
         model.head.bias[0] = float("nan")
-    with pytest.raises(sl.weights.WeightsError, match=r"head\.bias holds NaN"):
+    with pytest.raises(sl.weights.WeightsError, match=r"head\.bias has NaN"):
         sl.save(model, tmp_path / "model.safetensors")
     with pytest.raises(sl.weights.WeightsError, match="meta device"):
         sl.save(sl.build("vit-nano4", device="meta"), tmp_path / "model.safetensors")

@@ -203,7 +203,7 @@ def test_bad_entries_are_refused(monkeypatch, tmp_path):
         sl.weights.add_weights(sl.weights.Weights(name="mine", source="x"))
     with pytest.raises(sl.weights.WeightsError, match="taken by the built-in zoo"):
         sl.weights.add_weights(sl.weights.Weights(name="vit-b16.i21k", source="x"))
-    with pytest.raises(sl.weights.WeightsError, match="there is nothing"):
+    with pytest.raises(sl.weights.WeightsError, match="nothing is there"):
         sl.weights.Weights(name="vit-b16.gone", source=str(tmp_path / "gone.npz")).fetch()
     (tmp_path / "zoo.json").write_text("[1")
     with pytest.raises(sl.weights.WeightsError, match="is damaged"):

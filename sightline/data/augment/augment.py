@@ -31,7 +31,7 @@ class Augment:
     ValueError: Augment(erase=2.0): expected a probability, 0 to 1.
     """
 
-    crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # fraction of the image's area (ViT, code of appendix B.1.1)
+    crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # fraction of the image area (ViT, code of appendix B.1.1)
     crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop, before it is resized
     crop_side: Number | None = None  # instead of crop_area: a crop of this fraction of both sides (BiT: 128 of 160)
     flip: bool = True
@@ -41,7 +41,7 @@ class Augment:
     erase: Number = 0.0  # probability of one erased rectangle
     mixup: Number = 0.0  # alpha of Beta(alpha, alpha), one draw per batch; labels become class weights
     cutmix: Number = 0.0  # the same; with both, one is chosen at random for each batch
-    repeats: int = 1  # repeated augmentation: each image so often in a row, with new draws each time
+    repeats: int = 1  # repeated augmentation: each image this many times in a row, with new draws each time
 
     def __post_init__(self) -> None:
         low, high = self.crop_area or (1.0, 1.0)

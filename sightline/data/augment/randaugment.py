@@ -1,7 +1,7 @@
 """RandAugment (Cubuk et al. 2020) with the sixteen operations and the magnitudes of its released code.
 
-That code translates by up to 100 pixels and cuts out 80 of 224: here both are fractions of the image size, so that they
-suit small images too. Pixels from outside the image are gray (128), as in that code.
+That code translates by up to 100 pixels and cuts out 80 of 224: here both are fractions of the image size, so that
+they suit small images too. Pixels from outside the image are gray (128), as in that code.
 """
 
 from collections.abc import Callable

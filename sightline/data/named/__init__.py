@@ -1,1 +1,1 @@
-"""Datasets by name: the table, how they are fetched, and how they are kept on disk."""
+"""Datasets by name: the table, how they are downloaded, and how they are stored."""

@@ -1,4 +1,4 @@
-"""dSprites (Matthey et al. 2017), kept at one bit per pixel."""
+"""dSprites (Matthey et al. 2017), stored at one bit per pixel."""
 
 import zipfile
 from pathlib import Path

@@ -10,7 +10,7 @@ from sightline.data.named.fetch import Package, Remote
 
 
 class Storage(Protocol):
-    """How a named dataset is kept on disk."""
+    """How a named dataset is stored on disk."""
 
     def prepare(self, entry: "NamedDataset", raw: Path, folder: Path) -> bool:
         """Convert the published files in `raw` to what `open` reads from `folder`. False: some of them are missing."""
@@ -22,8 +22,8 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDataset:
-    """A dataset that can be opened by name. One without official files and package cannot be fetched, only provided by
-    the user, as `instructions` say."""
+    """A dataset that can be opened by name. One without official files or a package cannot be downloaded; the user
+    provides it, as `instructions` say."""
 
     name: str
     description: str
@@ -33,7 +33,7 @@ class NamedDataset:
     official: tuple[Remote, ...] = ()
     package: Package | None = None
     keep_raw: bool = False  # the published files are themselves what is opened
-    class_folders: bool = True  # a user's own copy, a folder per split and in it one per class, is opened as it is
+    class_folders: bool = True  # a user's own copy, split/class/image, is opened directly
     instructions: str = field(default="", repr=False)
 
     @property

@@ -1,4 +1,4 @@
-"""The 1,000 classes of ImageNet-1k (ILSVRC 2012) in the order of their numbers, from imagenet.csv beside this file.
+"""The 1,000 classes of ImageNet-1k (ILSVRC 2012) in the order of their numbers, from imagenet.csv next to this file.
 
 The classes are synsets of WordNet 3.0, numbered in ascending order of their ids, as published weights number them. A
 name is the first lemma of its synset; six names that occur twice there (crane, cardigan, maillot) are made unique by a

@@ -16,14 +16,14 @@ class DatasetListing:
     """
 
     name: str
-    classes: int | None  # None: as many as are asked for
-    splits: dict[str, int | None]  # images in each; None: as many as are asked for
-    here: bool  # whether it can be opened without fetching anything
+    classes: int | None  # None: any number
+    splits: dict[str, int | None]  # images in each split; None: any number
+    here: bool  # whether it can be opened without a download
     about: str
 
     @property
     def images(self) -> int | None:
-        """In all splits together."""
+        """Images in all splits together."""
         counts = [n for n in self.splits.values() if n is not None]
         return sum(counts) if counts else None
 

@@ -21,7 +21,7 @@ IDX = {"train": "train", "test": "t10k"}
 
 
 def _files(folder: Path, inner: str, archives: tuple[str, ...]) -> dict[str, bytes] | None:
-    """Files by name, of the unpacked folder `inner` or of the first archive that exists."""
+    """Files by name, from the unpacked folder `inner` or the first archive that exists."""
     if (folder / inner).is_dir():
         return {f.name: f.read_bytes() for f in (folder / inner).iterdir() if f.is_file()}
     archive = next((folder / n for n in archives if (folder / n).exists()), None)
@@ -53,7 +53,7 @@ def _read_sprites(files: dict[str, bytes]) -> Splits:
     test = formats.parse_sprites(files["test_batch.png"], side=32)
     labels = {
         s: np.array(json.loads(files[f"{s}_lables.json"]), np.uint8) for s in ("train", "test")
-    }  # as spelled there
+    }  # spelled as in the source
     return {"train": (np.concatenate(train), labels["train"]), "test": (test, labels["test"])}
 
 

@@ -1,4 +1,4 @@
-"""How named datasets are kept on disk: arrays, a manifest of files, or a folder per class."""
+"""How named datasets are stored: arrays, a manifest of files, or a folder per class."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class ArrayStorage:
     """Images of one size, memory-mapped: `train-images.npy`, `train-labels.npy`, ..."""
 
     read: Callable[[Path], Splits | None]
-    mean: tuple[float, ...]  # of the training images, per channel, 0..1: checked after reading
+    mean: tuple[float, ...]  # mean of the training images per channel, 0..1: checked after reading
 
     def prepare(self, entry: NamedDataset, raw: Path, folder: Path) -> bool:
         splits = self.read(raw)
@@ -39,7 +39,7 @@ class ArrayStorage:
 
 
 def check_facts(entry: NamedDataset, splits: Splits, mean: tuple[float, ...]) -> None:
-    """Compare what was read with what is known: sizes, classes, mean."""
+    """Check what was read against the known sizes, classes and mean."""
     for split, count in entry.splits.items():
         images, labels = splits[split]
         if len(images) != count or len(labels) != count:
@@ -76,7 +76,7 @@ class ManifestStorage:
 
 @dataclass(frozen=True)
 class FolderStorage:
-    """A user's own copy: a folder per split, in it a folder per class."""
+    """A user's own copy: a folder per split, with a subfolder per class."""
 
     def prepare(self, entry: NamedDataset, raw: Path, folder: Path) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Named datasets on disk: where they are kept, how they are fetched, prepared and opened."""
+"""Named datasets on disk: where they are stored, how they are downloaded, prepared and opened."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from sightline.spec import atomic
 
 
 def data_folder(root: str | Path | None = None) -> Path:
-    """Where named datasets are kept: the argument, $SIGHTLINE_DATA, or the user's cache folder.
+    """Where named datasets are stored: the argument, $SIGHTLINE_DATA, or the user's cache folder.
 
     >>> sl.data.data_folder("/data").name
     'data'
@@ -42,7 +42,7 @@ class DatasetFiles:
     name: str
     folder: str
     source: str
-    fetched: bool  # False: it was there already, nothing was done
+    fetched: bool  # False: it already existed
     tried: tuple[str, ...] = ()  # sources that failed before, and why
 
 
@@ -60,7 +60,7 @@ def get_dataset(name: str, *, root: str | Path | None = None) -> DatasetFiles:
         return DatasetFiles(name=entry.name, folder=str(folder), source=_source(folder), fetched=False)
     if not entry.official and not entry.package:
         raise ValueError(entry.instructions.format(folder=printable(folder)) + ".")
-    with lock(folder / ".lock"):  # several ranks on one machine start at once: one prepares, the others wait
+    with lock(folder / ".lock"):  # when several ranks on one machine start at once, one prepares and the others wait
         if _is_prepared(entry, folder):
             return DatasetFiles(name=entry.name, folder=str(folder), source=_source(folder), fetched=False)
         return _fetch_and_prepare(entry, folder)

@@ -1,4 +1,4 @@
-"""Suites of small tasks: VTAB-1k for those who have its data, and scenes-vtab, which runs anywhere.
+"""Suites of small tasks: VTAB-1k, if you have its data, and scenes-vtab, which needs no data.
 
 Both follow one protocol: 800 training images, 200 validation images, all 1,000 for the final training, and a test set.
 """
@@ -34,7 +34,7 @@ class SuiteTask:
     group: str  # natural, specialized, structured
     classes: int
     rule: str
-    source: str  # what `dataset` opens; for VTAB, a folder of the user
+    source: str  # the argument of `dataset`; for VTAB, a folder of the user
     flip: bool = True
     crop: bool = True
     test: int | None = None  # images in a test set that is drawn on demand

@@ -1,1 +1,1 @@
-"""What is wrong with a dataset: bad files, duplicates, label leaks; and a contact sheet to look at."""
+"""Checks of a dataset: bad files, duplicates, label leaks; and a contact sheet."""

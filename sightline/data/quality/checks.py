@@ -1,4 +1,4 @@
-"""Check a dataset before training: bad files, duplicates, empty classes, labels that leak."""
+"""Check a dataset before training: bad files, duplicates, empty classes, label leaks."""
 
 import contextlib
 import hashlib
@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def serious(self) -> bool:
-        """Whether it harms training or evaluation; other findings are only good to know."""
+        """Whether it harms training or evaluation; other findings are informational."""
         return self.kind in SERIOUS
 
 
@@ -255,7 +255,7 @@ def _describe_pair(pair: DuplicatePair, other: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDescription:
-    """What a dataset holds.
+    """A summary of a dataset.
 
     >>> sl.data.describe_dataset(sl.dataset("scenes/shape", num=100, size=32)).fewest
     10
@@ -265,7 +265,7 @@ class DatasetDescription:
     images: int
     classes: tuple[str, ...]
     per_class: tuple[int, ...]  # images of each class
-    height: int  # median of a sample, in pixels; 0 where no image of it can be read
+    height: int  # median of a sample, in pixels; 0 if none of it can be read
     width: int
     fingerprint: str
 
@@ -281,7 +281,7 @@ class DatasetDescription:
 
 
 def describe_dataset(data: Dataset, *, sample: int = 64) -> DatasetDescription:
-    """Counts, classes, and the median size of up to `sample` images; bad images are passed over.
+    """Counts, classes, and the median size of up to `sample` images; bad images are skipped.
 
     >>> sl.data.describe_dataset(sl.dataset("scenes/shape", num=100, size=32)).height
     32

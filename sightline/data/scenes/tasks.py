@@ -96,7 +96,7 @@ def orientation(draws: Draws, labels: Ints) -> SceneParameters:
     return params
 
 
-def _scattered(draws: Draws, slots: int, *, radius: tuple[float, float]) -> Objects:
+def _scatter(draws: Draws, slots: int, *, radius: tuple[float, float]) -> Objects:
     """Objects on a jittered 3 x 3 grid, in random order, so that they hardly overlap."""
     o = random_objects(draws, slots)
     place = np.argsort(draws.many("places", 9), axis=1)[:, :slots]
@@ -107,7 +107,7 @@ def _scattered(draws: Draws, slots: int, *, radius: tuple[float, float]) -> Obje
 
 
 def count(draws: Draws, labels: Ints) -> SceneParameters:
-    o = _scattered(draws, 8, radius=(0.08, 0.14))
+    o = _scatter(draws, 8, radius=(0.08, 0.14))
     o.present[...] = np.arange(8) <= labels[:, None]
     return random_parameters(draws, o, -1)
 
@@ -160,7 +160,7 @@ def identity(draws: Draws, labels: Ints) -> SceneParameters:
 
 def _cells(draws: Draws, odd: Ints) -> SceneParameters:
     """A slide of round cells, `odd` of them star-shaped."""
-    o = _scattered(draws, 9, radius=(0.07, 0.105))
+    o = _scatter(draws, 9, radius=(0.07, 0.105))
     o.x[...], o.y[...] = 0.5 + 0.7 * (o.x - 0.5), 0.5 + 0.7 * (o.y - 0.5)  # within the round field of view
     o.shape[...] = np.where(np.arange(9) < odd[:, None], SHAPES.index("star"), SHAPES.index("disc"))
     o.present[...] = (np.arange(9) < 4) | (draws.many("there", 9) < 0.7)
@@ -180,7 +180,7 @@ def grade(draws: Draws, labels: Ints) -> SceneParameters:
 
 def aerial(draws: Draws, labels: Ints) -> SceneParameters:
     """Houses of one shape, seen from above."""
-    o = _scattered(draws, 9, radius=(0.12, 0.145))
+    o = _scatter(draws, 9, radius=(0.12, 0.145))
     o.shape[...] = labels[:, None]
     o.texture[...] = o.texture[:, :1]
     o.angle[...] = o.angle[:, :1]

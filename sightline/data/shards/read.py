@@ -1,4 +1,4 @@
-"""Read tar shards in WebDataset format, any entry by its offset, so that order and resuming are exact.
+"""Read tar shards in WebDataset format; any entry can be read by its offset, so order and resuming are exact.
 
 A sample is consecutive files of one name with several extensions: `000017.jpg`, `000017.cls`. An epoch visits the
 shards in shuffled order, a few at a time, and shuffles within those: reads stay close together, memory does not grow.

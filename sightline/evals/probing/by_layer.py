@@ -1,4 +1,4 @@
-"""Probes through the depth of a model: per layer, per token, by the protocols of Raghu et al. (appendix F)."""
+"""Probe accuracy by depth: per layer and per token, following Raghu et al. (appendix F)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from sightline.spec import Result
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeAccuracy(Result):
-    """Accuracy of a probe at each layer, (layers, seeds); where all tokens were kept, at each token of each layer.
+    """Accuracy of a probe at each layer, (layers, seeds), and at each token if all tokens were kept.
 
     >>> import numpy as np
     >>> r = sl.evals.ProbeAccuracy(title="", caption="", layers=("a", "b"), accuracy=np.array([[0.2], [0.4]]),
@@ -30,8 +30,8 @@ class ProbeAccuracy(Result):
 
     layers: tuple[str, ...]
     seeds: tuple[int, ...]
-    accuracy: NDArray[np.float64]  # (layers, seeds): with tokens, the mean over those of the grid
-    per_token: NDArray[np.float64] | None = None  # (layers, tokens), mean over seeds, prefix first; NaN where none is
+    accuracy: NDArray[np.float64]  # (layers, seeds); with tokens, the mean over those of the grid
+    per_token: NDArray[np.float64] | None = None  # (layers, tokens), mean over seeds, prefix first; padded with NaN
     grids: dict[str, tuple[int, int]] | None = None
     prefix: dict[str, int] | None = None
 
@@ -46,7 +46,7 @@ class ProbeAccuracy(Result):
         return half_width(self.accuracy)
 
     def map(self, layer: str) -> NDArray[np.float64]:
-        """Accuracy at each place of a layer's grid (Raghu et al., figure D.4)."""
+        """Accuracy at each position of a layer's grid (Raghu et al., figure D.4)."""
         if self.per_token is None or not self.grids or layer not in self.grids:
             raise ValueError(f"There is no map of {layer!r}: probe features extracted with tokens='all'.")
         grid, start = self.grids[layer], (self.prefix or {})[layer]
@@ -60,7 +60,7 @@ class ProbeAccuracy(Result):
 def probe(
     train: Given, test: Given, *, probe: Any = None, shots: int | None = None, seeds: int | Sequence[int] = 1
 ) -> ProbeAccuracy:
-    """The accuracy of a probe at every layer of two sets of features, and at every token where all were kept.
+    """The accuracy of a probe at every layer of the features, and at every token if all were kept.
 
     `probe` is "ridge", "logistic" or "knn", or anything with fit and score; the default is the papers': ridge to +-1
     targets with l2 = 2**10. With
@@ -76,7 +76,7 @@ def probe(
     """
     train, test = align_classes(as_features(train, "training features"), as_features(test, "test features"))
     if list(train.layers) != list(test.layers):
-        raise ValueError("Training and test features come from different layers: extract both alike.")
+        raise ValueError("Training and test features have different layers: extract both with the same layers.")
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
         raise ValueError("At least one seed is needed.")
@@ -107,7 +107,7 @@ def probe(
 
 
 def few(data: FeatureTable, shots: int, seed: int) -> FeatureTable:
-    """So many images of each class."""
+    """`shots` images of each class."""
     labels = single_labels(data, "training features")
     kept = np.unique(labels)
     check_shots((shots,), np.searchsorted(kept, labels), [data.classes[i] for i in kept])
@@ -129,7 +129,7 @@ def _token(data: FeatureTable, index: int) -> FeatureTable:
 
 
 def _table(rows: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Rows of unequal length as one table, NaN where a row is shorter."""
+    """Rows of unequal length as one table, padded with NaN."""
     table = np.full((len(rows), max(map(len, rows))), np.nan)
     for line, row in zip(table, rows):
         line[: len(row)] = row

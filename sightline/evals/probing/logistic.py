@@ -1,30 +1,28 @@
-"""Multinomial (or, for several labels per row, independent) logistic regression by L-BFGS, full batch, float64."""
-
-import math
+"""Multinomial logistic regression (independent if rows have several labels) by full-batch L-BFGS in float64."""
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sightline.evals.probing.ridge import PARTS, Scaling, check_l2
+from sightline.evals.probing.ridge import Scaling, candidates, check_l2
 
 STEPS = 300
-SWEEP = tuple(10.0**i for i in range(-6, 2))  # of the penalty l2 / 2 |w|^2 beside the mean loss
+SWEEP = tuple(10.0**i for i in range(-6, 2))  # of the penalty l2 / 2 |w|^2 added to the mean loss
 USUAL = 1e-2
 
 
 def loss(scores: Float[Tensor, "n k"], labels: Tensor) -> Float[Tensor, ""]:
-    """Mean cross-entropy; with labels (n, k) the mean over classes of the binary one."""
+    """Mean cross-entropy; for labels (n, k), the binary cross-entropy averaged over classes."""
     if labels.ndim == 2:
         return F.binary_cross_entropy_with_logits(scores, labels.double())
     return F.cross_entropy(scores, labels)
 
 
 def solve(x: Float[Tensor, "n e"], labels: Tensor, *, classes: int, l2: float) -> Float[Tensor, "e k"]:
-    """Weights for standardized features whose last column is the constant one; that one is not penalized.
+    """Weights for standardized features whose last column is constant; the weight of that column is not penalized.
 
-    The problem is convex: whatever the start, L-BFGS with a strong Wolfe line search ends at the same place.
+    The problem is convex: L-BFGS with a strong Wolfe line search reaches the same solution from any start.
     """
     check_l2(l2)
     scale = torch.ones(x.shape[1], 1, dtype=torch.float64)
@@ -48,12 +46,9 @@ def solve(x: Float[Tensor, "n e"], labels: Tensor, *, classes: int, l2: float) -
 def best_l2(
     features: Float[Tensor, "n d"], labels: Tensor, sweep: tuple[float, ...], *, classes: int, ranks: Int[Tensor, " n"]
 ) -> float:
-    """The l2 with the smallest loss on a held-out fifth of each class; the first of the values if nothing can be."""
-    for l2 in sweep:
-        check_l2(l2)
-    usual = sorted(sweep, key=lambda l2: abs(math.log(l2 / USUAL)))
-    parts = min(PARTS, int(ranks.max()) + 1)
-    if len(sweep) == 1 or parts == 1:
+    """The l2 with the smallest loss on a held-out fifth of each class; the first value if nothing can be held out."""
+    usual, parts = candidates(sweep, ranks, prefer=USUAL)
+    if len(usual) == 1:
         return usual[0]
     out = ranks % parts == parts - 1
     scaling = Scaling.of(features[~out])

@@ -9,28 +9,28 @@ from torch import Tensor
 
 from sightline.data.draws import Draws, hash_key
 from sightline.evals.feature_table import FeatureTable
-from sightline.evals.few_shot import Penalty, class_ranks, sweep_of
+from sightline.evals.few_shot import Penalty, class_ranks, l2_values
 from sightline.evals.inputs import align_classes, check_finite, check_train, same_width, vectors
 from sightline.evals.probing import logistic
 from sightline.evals.probing.ridge import SWEEP, Ridge, Scaling, apply, best_l2, check_l2
 
 Data = FeatureTable | ArrayLike | Tensor
-TRAIN_ROWS, TEST_ROWS = 16_384, 1024  # of a block of similarities: 128 MB
+TRAIN_ROWS, TEST_ROWS = 16_384, 1024  # rows in a block of similarities (128 MB)
 
 
 def as_table(features: Data, labels: ArrayLike | Tensor | None) -> FeatureTable:
-    """Features with labels, given together or apart."""
+    """A FeatureTable from features and labels, given together or separately."""
     if isinstance(features, FeatureTable):
         if labels is not None:
-            raise ValueError("Features from sl.extract bring their labels: leave labels out.")
+            raise ValueError("Features from sl.extract include their labels: omit labels.")
         return features
     if labels is None:
-        raise ValueError("Give labels beside the features, or features from sl.extract.")
+        raise ValueError("Give labels with the features, or use features from sl.extract.")
     return FeatureTable.of(features, labels)
 
 
 def as_vectors(features: Data, width: int) -> Tensor:
-    """Rows to predict for, of the right width."""
+    """Rows to predict, checked for the right width."""
     if isinstance(features, FeatureTable):
         x = vectors(features, "features")
     else:
@@ -44,7 +44,7 @@ def as_vectors(features: Data, width: int) -> Tensor:
 
 
 class _Probe:
-    """What the probes share: `scores` decides, `predict` takes the best, `score` counts."""
+    """Shared by the probes: `predict` takes the class with the best of `scores`, `score` is the accuracy."""
 
     train: FeatureTable | None = None
 
@@ -54,23 +54,23 @@ class _Probe:
     def scores(self, features: Data) -> Tensor:
         raise NotImplementedError
 
-    def trained_on(self) -> FeatureTable:
+    def training_table(self) -> FeatureTable:
         if self.train is None:
             raise ValueError("The probe has not been fitted: call .fit(features, labels) first.")
         return self.train
 
     def predict(self, features: Data) -> NDArray[Any]:
         """Class numbers (n,); for several labels per row a table (n, k) of bool."""
-        train, scores = self.trained_on(), self.scores(features)
+        train, scores = self.training_table(), self.scores(features)
         return (scores > 0).numpy() if train.labels.ndim == 2 else scores.argmax(1).numpy()
 
     def score(self, features: Data, labels: ArrayLike | Tensor | None = None) -> float:
-        """Share of rows whose class is predicted; for several labels per row, the mean average precision."""
-        train, test = align_classes(self.trained_on(), as_table(features, labels))
+        """Accuracy; for several labels per row, the mean average precision."""
+        train, test = align_classes(self.training_table(), as_table(features, labels))
         if len(test) == 0:
             raise ValueError("There are no rows to score.")
         if train.labels.ndim == 2:
-            from sightline.evals.multilabel import average_precision  # it needs no probe, and this no more of it
+            from sightline.evals.multilabel import average_precision  # needed only here
 
             return float(np.nanmean(average_precision(self.scores(test).numpy(), test.labels)))
         return float((self.predict(test) == test.labels).mean())
@@ -80,7 +80,7 @@ class LinearProbe(_Probe):
     """A linear classifier on frozen features: closed-form ridge to +-1 targets, or logistic regression by L-BFGS.
 
     Features are standardized as in `sl.fewshot`. `l2` is a number, a sequence or "sweep": then it is chosen on held-out
-    fifths of the training rows, class by class, and all rows are used in the end. The chosen one is `l2_`.
+    fifths of each class, and the final fit uses all rows. The chosen value is `l2_`.
 
     >>> import torch
     >>> y = torch.arange(60) % 3
@@ -100,8 +100,8 @@ class LinearProbe(_Probe):
         train = as_table(features, labels)
         x = check_train(train)
         y = torch.from_numpy(train.labels)
-        classes, ranks = len(train.classes), ranks_of(train.labels)
-        sweep = (float(self.l2),) if isinstance(self.l2, int | float) else sweep_of(self.l2)
+        classes, ranks = len(train.classes), fold_ranks(train.labels)
+        sweep = (float(self.l2),) if isinstance(self.l2, int | float) else l2_values(self.l2)
         if self.method == "ridge":
             self.l2_ = best_l2(x, y, sweep, classes=classes, ranks=ranks)
             solved = Ridge.of_labels(x, y, classes)
@@ -111,25 +111,25 @@ class LinearProbe(_Probe):
             self.l2_ = logistic.best_l2(x, y, sweep, classes=classes, ranks=ranks)
             self.scaling = Scaling.of(x)
             self.weights = logistic.solve(self.scaling(x), y, classes=classes, l2=self.l2_)
-        self.train = train.take(slice(0))  # its classes and kind of labels, without its rows
+        self.train = train.take(slice(0))  # only its classes and kind of labels
         return self
 
     def scores(self, features: Data) -> Tensor:
-        """One number per row and class: the larger, the more likely."""
-        self.trained_on()
+        """One score per row and class: the larger, the more likely."""
+        self.training_table()
         x = as_vectors(features, len(self.scaling.mean))
         return torch.cat([*apply(x, self.weights, self.scaling), torch.empty(0, self.weights.shape[1])])
 
     def probabilities(self, features: Data) -> Tensor:
-        """Of a logistic probe: softmax over classes, or each class on its own where there are several per row."""
+        """Probabilities of a logistic probe: softmax over classes, or a sigmoid per class for several labels."""
         if self.method != "logistic":
             raise ValueError("Only a logistic probe has probabilities: LinearProbe('logistic').")
         scores = self.scores(features)
-        return scores.sigmoid() if self.trained_on().labels.ndim == 2 else scores.softmax(1)
+        return scores.sigmoid() if self.training_table().labels.ndim == 2 else scores.softmax(1)
 
 
-def ranks_of(labels: NDArray[Any]) -> Tensor:
-    """In which part each row is held out: rows of a class in random order, so that a sorted dataset does no harm."""
+def fold_ranks(labels: NDArray[Any]) -> Tensor:
+    """Random rank of each row within its class, which decides in which fold it is held out, even in sorted data."""
     chance = np.argsort(Draws(hash_key(0, "held out"), np.arange(len(labels))).uniform("rank"), kind="stable")
     ranks = np.empty(len(labels), dtype=np.int64)
     ranks[chance] = np.arange(len(labels)) if labels.ndim == 2 else class_ranks(labels[chance])
@@ -137,7 +137,7 @@ def ranks_of(labels: NDArray[Any]) -> Tensor:
 
 
 class KNNProbe(_Probe):
-    """The nearest training rows by cosine similarity, each with one vote or with exp(similarity / temperature).
+    """k-nearest-neighbor classifier by cosine similarity; votes are equal or weighted by exp(similarity / temperature).
 
     A class's score is its share of the votes. Rows of length zero are similar to nothing.
 
@@ -151,23 +151,23 @@ class KNNProbe(_Probe):
         self, neighbors: int = 20, *, weights: Literal["distance", "uniform"] = "distance", temperature: float = 0.07
     ):
         if neighbors < 1:
-            raise ValueError(f"At least one neighbor votes, not {neighbors}.")
+            raise ValueError(f"neighbors must be at least 1; got {neighbors}.")
         if weights not in ("distance", "uniform"):
             raise ValueError(f"weights is 'distance' or 'uniform'; got {weights!r}.")
         if temperature <= 0:
-            raise ValueError(f"temperature is positive; got {temperature}.")
+            raise ValueError(f"temperature must be positive; got {temperature}.")
         self.neighbors, self.weights, self.temperature = neighbors, weights, temperature
 
     def fit(self, features: Data, labels: ArrayLike | Tensor | None = None) -> "KNNProbe":
         train = as_table(features, labels)
         check_train(train)
         if len(train) < self.neighbors:
-            raise ValueError(f"{self.neighbors} neighbors were asked for; there are {len(train)} training rows.")
+            raise ValueError(f"{self.neighbors} neighbors need at least as many training rows; got {len(train)}.")
         self.train = train
         return self
 
     def scores(self, features: Data) -> Tensor:
-        train = self.trained_on()
+        train = self.training_table()
         x = as_vectors(features, vectors(train).shape[1])
         several = train.labels.ndim == 2
         labels = torch.from_numpy(train.labels)
@@ -179,12 +179,12 @@ class KNNProbe(_Probe):
             if self.weights == "distance":
                 weight = ((similarity - similarity[:, :1]) / self.temperature).exp()
             share = (weight[..., None] * votes[index]).sum(1) / weight.sum(1, keepdim=True)
-            said.append(share - 0.5 if several else share)  # a label holds where it has more than half of the votes
+            said.append(share - 0.5 if several else share)  # a label is predicted if it has more than half of the votes
         return torch.cat(said)
 
 
 def nearest(x: Tensor, among: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Cosine similarities and row numbers of the nearest rows, nearest first; many rows are gone through in blocks."""
+    """Cosine similarities and row numbers of the nearest rows, nearest first; computed in blocks."""
     unit = torch.nn.functional.normalize(x.double(), dim=1)
     best, where = torch.empty(len(x), 0, dtype=torch.float64), torch.empty(len(x), 0, dtype=torch.int64)
     for start in range(0, len(among), TRAIN_ROWS):
@@ -204,10 +204,10 @@ def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
 
 
 def make_probe(name: str, **settings: Any) -> Any:
-    """ridge, logistic or knn, as the command line calls them."""
+    """A probe by name: ridge, logistic or knn."""
     match name:
         case "ridge" | "logistic":
             return LinearProbe(name, **settings)
         case "knn":
             return KNNProbe(**settings)
-    raise ValueError(f"A probe is ridge, logistic or knn; got {name!r}.")
+    raise ValueError(f"probe must be ridge, logistic or knn; got {name!r}.")

@@ -1,4 +1,4 @@
-"""Ridge regression in closed form, for every l2 at the price of one eigendecomposition.
+"""Ridge regression in closed form, for every l2 at the cost of one eigendecomposition.
 
 With X (n, d) and targets Y, and whichever of the two Gram matrices is smaller (big_vision, fewshot_lsr.py):
 
@@ -16,24 +16,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 EPSILON = 1e-5  # added to the standard deviation
-CONSTANT = 100.0  # the constant feature: a bias that is almost not regularized
+CONSTANT = 100.0  # the constant feature: a bias that is hardly regularized
 L2 = 2.0**10
 SWEEP = tuple(2.0**i for i in range(-4, 21, 2))
-PARTS = 5  # in which rows are held out to choose l2
-ROWS = 4096  # of features that are held in float64 at a time
-SMALL = 2048  # up to here one thread is the fastest for eigh, and by far when others use the machine
+PARTS = 5  # folds for choosing l2
+ROWS = 4096  # rows of features converted to float64 at a time
+SMALL = 2048  # up to this size eigh is fastest with one thread, by far on a busy machine
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Mean and standard deviation (+ 1e-5) of the training rows; a constant feature becomes 0 and weighs nothing."""
+    """Mean and standard deviation (+ 1e-5) of the training rows; a constant feature becomes 0."""
 
     mean: Float[Tensor, " d"]
     std: Float[Tensor, " d"]
 
     @classmethod
     def of(cls, x: Float[Tensor, "n d"]) -> "Scaling":
-        """In float64 and two passes, a few thousand rows at a time."""
+        """Computed in float64 in two passes, a few thousand rows at a time."""
         mean = sum((rows.sum(0) for rows in _pieces(x)), torch.zeros(x.shape[1], dtype=torch.float64)) / len(x)
         square = sum(((rows - mean).square().sum(0) for rows in _pieces(x)), torch.zeros_like(mean))
         return cls(mean, (square / len(x)).sqrt() + EPSILON)
@@ -60,7 +60,7 @@ def sign_targets(labels: Int[Tensor, " n"] | Bool[Tensor, "n k"], classes: int) 
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """A decomposed problem: `solve(l2)` costs two products of small matrices, whatever l2 is."""
+    """A decomposed problem: `solve(l2)` costs two products of small matrices for any l2."""
 
     scaling: Scaling
     x: Float[Tensor, "n e"] | None  # standardized rows: only the dual needs them again
@@ -70,7 +70,7 @@ class Ridge:
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], *, dual: bool | None = None) -> "Ridge":
-        """Standardize and decompose. `dual` is chosen by shape unless said."""
+        """Standardize and decompose. `dual` is chosen by shape unless given."""
         scaling = Scaling.of(features)
         n, wide = len(features), features.shape[1] + 1
         if n < wide if dual is None else dual:
@@ -87,8 +87,8 @@ class Ridge:
 
     @classmethod
     def of_labels(cls, features: Float[Tensor, "n d"], labels: Tensor, classes: int) -> "Ridge":
-        """The same for targets that are +1 at the class (or classes) of a row and -1 elsewhere, without the table of
-        them: X'Y is twice the sums of each class's rows less the sum of all."""
+        """The same for targets that are +1 at the class (or classes) of a row and -1 elsewhere, without storing them:
+        X'Y is twice the sum of each class's rows minus the sum of all rows."""
         if len(features) < features.shape[1] + 1:
             return cls.of(features, sign_targets(labels, classes))
         scaling = Scaling.of(features)
@@ -111,7 +111,7 @@ class Ridge:
 
 
 def _gram(features: Tensor, scaling: Scaling, note: Callable[[int, Tensor], None]) -> Float[Tensor, "e e"]:
-    """X'X, a few thousand rows at a time; `note` sees each of these pieces."""
+    """X'X, a few thousand rows at a time; `note` is called with each of these chunks."""
     gram = torch.zeros(features.shape[1] + 1, features.shape[1] + 1, dtype=torch.float64)
     for start in range(0, len(features), ROWS):
         rows = scaling(features[start : start + ROWS])
@@ -129,7 +129,7 @@ def eigh(gram: Float[Tensor, "m m"]) -> tuple[Float[Tensor, " m"], Float[Tensor,
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute with so many threads for a while: those of eigh wait for each other by spinning, seconds at a time."""
+    """Use `count` threads temporarily: the threads of eigh wait for each other by spinning, for seconds."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -139,25 +139,31 @@ def threads(count: int) -> Iterator[None]:
 
 
 def apply(features: Tensor, weights: Float[Tensor, "e k"], scaling: Scaling) -> Iterator[Float[Tensor, "r k"]]:
-    """Scores of many rows, a few thousand at a time, so that memory does not grow with them."""
+    """Scores of the rows, computed a few thousand at a time to bound memory."""
     for start in range(0, len(features), ROWS):
         yield scaling(features[start : start + ROWS]) @ weights
+
+
+def candidates(sweep: tuple[float, ...], ranks: Int[Tensor, " n"], *, prefer: float) -> tuple[list[float], int]:
+    """The values of l2 to compare, nearest to `prefer` first, and the number of folds; one value for one fold."""
+    for l2 in sweep:
+        check_l2(l2)
+    parts = min(PARTS, int(ranks.max()) + 1)
+    usual = sorted(sweep, key=lambda l2: abs(math.log(l2 / prefer)))
+    return (usual if parts > 1 else usual[:1]), parts
 
 
 def best_l2(
     features: Float[Tensor, "n d"], labels: Tensor, sweep: tuple[float, ...], *, classes: int, ranks: Int[Tensor, " n"]
 ) -> float:
-    """The l2 that does best on held-out rows: row i is held out in part ranks[i] mod 5 (or fewer parts).
+    """The l2 that does best on held-out rows: row i is held out in fold ranks[i] mod 5 (or fewer folds).
 
-    Where `ranks` count the rows of each class, every part holds as many of each. One decomposition per part serves all
-    values. Best is most often right, for rows of several classes the smallest error; among equals the nearest to 2**10.
-    With one rank only nothing can be held out: then it is the nearest to 2**10, too.
+    If `ranks` number the rows of each class, the folds are stratified. One decomposition per fold serves all values.
+    Best means highest accuracy, or smallest squared error for rows of several classes; ties go to the value nearest to
+    2**10. If there is only one rank, nothing can be held out, and the value nearest to 2**10 is returned.
     """
-    for l2 in sweep:
-        check_l2(l2)
-    usual = sorted(sweep, key=lambda l2: abs(math.log(l2 / L2)))
-    parts = min(PARTS, int(ranks.max()) + 1)
-    if len(sweep) == 1 or parts == 1:
+    usual, parts = candidates(sweep, ranks, prefer=L2)
+    if len(usual) == 1:
         return usual[0]
     if labels.ndim == 2 and all(bool((rows.sum(1) == 1).all()) for rows in labels.split(ROWS)):
         labels = torch.cat([rows.int().argmax(1) for rows in labels.split(ROWS)])
@@ -166,12 +172,12 @@ def best_l2(
         out = ranks % parts == part
         ridge = Ridge.of_labels(features[~out], labels[~out], classes)
         for l2 in usual:
-            good[l2] += _goodness(features[out], labels[out], ridge, l2)
+            good[l2] += _quality(features[out], labels[out], ridge, l2)
     return max(usual, key=lambda l2: good[l2])
 
 
-def _goodness(features: Float[Tensor, "n d"], labels: Tensor, ridge: Ridge, l2: float) -> float:
-    """Rows that are classified rightly, or minus the squared error; targets are made a few thousand rows at a time."""
+def _quality(features: Float[Tensor, "n d"], labels: Tensor, ridge: Ridge, l2: float) -> float:
+    """Number of rows classified correctly, or minus the squared error, computed a few thousand rows at a time."""
     total, at = 0.0, 0
     for scores in apply(features, ridge.solve(l2), ridge.scaling):
         here = labels[at : at + len(scores)]
@@ -185,4 +191,4 @@ def _goodness(features: Float[Tensor, "n d"], labels: Tensor, ridge: Ridge, l2: 
 
 def check_l2(l2: float) -> None:
     if not l2 > 0 or l2 == float("inf"):
-        raise ValueError(f"l2 is a positive number; got {l2}.")
+        raise ValueError(f"l2 must be a positive number; got {l2}.")

@@ -1,1 +1,1 @@
-"""The files weights come in."""
+"""The file types in which weights are stored."""

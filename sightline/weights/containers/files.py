@@ -1,4 +1,4 @@
-"""Open a file, a run folder or a hub folder, with the configuration files beside the weights."""
+"""Open a file, a run folder or a hub folder, with the configuration files next to the weights."""
 
 import json
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from sightline.weights.containers.safetensors import HEADER_LIMIT, SafetensorsSo
 from sightline.weights.containers.source import Source
 from sightline.weights.report import WeightsError
 
-FILES = ("model.safetensors", "pytorch_model.bin", "model.npz", "model.pth")  # in a folder, the first that is there
-SEVERAL_LABELS = "multi_label_classification"  # transformers' word for it, under problem_type in config.json
+FILES = ("model.safetensors", "pytorch_model.bin", "model.npz", "model.pth")  # in a folder, the first that exists
+SEVERAL_LABELS = "multi_label_classification"  # transformers' value of problem_type in config.json
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights, and what is known about them that no shape can tell."""
+    """Weights, and what is known about them beyond their shapes."""
 
     source: Source
     label: str
@@ -37,7 +37,7 @@ def open_path(path: str | Path) -> Checkpoint:
     if not path.is_dir():
         return Checkpoint(open_file(path), str(path))
     if (path / "model.safetensors.index.json").exists():
-        raise WeightsError(f"{path} holds weights in several shards: save them as one file first.")
+        raise WeightsError(f"{path} has its weights in several shards: save them as one file first.")
     file = next((path / name for name in FILES if (path / name).exists()), None)
     if file is None:
         raise WeightsError(f"{path} is a folder without {', '.join(FILES)}: give the file itself.")
@@ -80,7 +80,7 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], tuple[st
         hints["gelu"] = forms[act]
     if config.get("global_padding") or config.get("layer_type", "preactivation") != "preactivation":
         raise WeightsError(
-            f"{folder} holds a BiT with other padding or layers than the paper's: wrap it with sl.adopt."
+            f"{folder} has a BiT whose padding or layers differ from the paper's: wrap it with sl.adopt."
         )
     labels = config.get("id2label")
     classes = None
@@ -100,7 +100,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _from_processor(held: dict[str, Any]) -> dict[str, Any]:
-    """Preprocessing of transformers' image processor: resize to `size`, then perhaps a center crop."""
+    """Preprocessing of transformers' image processor: resize to `size`, then optionally a center crop."""
     if "image_mean" not in held:
         return {}
     cut = held.get("crop_size") if held.get("do_center_crop") else None
@@ -134,5 +134,5 @@ def _from_timm(held: Any) -> dict[str, Any]:
 
 
 def with_image(image: ImageSpec, fields: dict[str, Any]) -> ImageSpec:
-    """A specification with some fields replaced, sized as before."""
+    """An ImageSpec with some fields replaced, but not its size."""
     return ImageSpec(**{**vars(image), **fields})

@@ -1,4 +1,4 @@
-"""What a file says about itself: configuration, preprocessing, class names and probe outputs, as JSON."""
+"""The header of a saved model: configuration, preprocessing, class names and probe outputs, as JSON."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig, "hybrid": Hybri
 LARGEST = 16_384  # pixels per side; a header that asks for more is damaged
 VERSION = 1
 T = TypeVar("T")
-Probability = Literal["softmax", "sigmoid"]  # of one class among all, or of each class by itself
+Probability = Literal["softmax", "sigmoid"]  # over all classes, or for each class independently
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Probes:
     """The outputs of the model for the probe images when it was saved."""
 
     outputs: dict[str, np.ndarray]  # "pooled" and "logits", each (images, values)
-    tolerance: float  # of the largest difference, relative to the largest output
+    tolerance: float  # largest allowed difference, relative to the largest output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Header:
     image: ImageSpec
     classes: tuple[str, ...] | None = None
     probes: Probes | None = None
-    layout: Literal["sightline", "other"] = "sightline"  # whose names the tensors have
-    probability: Probability = "softmax"  # what turns logits into probabilities
+    layout: Literal["sightline", "other"] = "sightline"  # the format whose names the tensors have
+    probability: Probability = "softmax"  # how logits become probabilities
 
 
 def to_text(header: Header) -> str:
@@ -90,7 +90,7 @@ def from_text(text: str) -> Header:
 
 def _check_plausible(config: Any, image: ImageSpec, classes: list[str] | None) -> None:
     if max(*config.size, *image.size) > LARGEST or min(image.size) < 1:
-        raise WeightsError(f"The header asks for images of {config.size} pixels: damaged.")
+        raise WeightsError(f"The header gives an image size of {config.size} pixels: damaged.")
     if (
         tuple(config.size) != tuple(image.size)
         or len(image.mean) != config.channels
@@ -127,7 +127,7 @@ def _decode_probes(held: dict[str, Any]) -> Probes:
 
 
 def from_json(kind: type[T], values: dict[str, Any]) -> T:
-    """A dataclass from plain JSON, each field checked against its annotation."""
+    """A dataclass from JSON values, each field checked against its annotation."""
     hints = typing.get_type_hints(kind)
     ready = {}
     for name, value in values.items():
@@ -138,7 +138,7 @@ def from_json(kind: type[T], values: dict[str, Any]) -> T:
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:
-    """The value in the type of its annotation, or WeightsError."""
+    """The value converted to its annotated type, or WeightsError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for one in args:

@@ -1,4 +1,4 @@
-"""NumPy archives, read member by member with nothing pickled, and written so that other readers see plain arrays."""
+"""NumPy archives, read member by member without unpickling, and written so that other readers see plain arrays."""
 
 import io
 import math
@@ -55,7 +55,7 @@ class Member:
 
 @dataclass
 class NpzSource:
-    """Own reader of .npz: sizes are checked before anything is read, and checksums while reading."""
+    """Reads .npz files: sizes are checked before anything is read, checksums while reading."""
 
     path: Path
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -103,14 +103,16 @@ class NpzSource:
             shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
             skip = file.tell()
         if dtype.hasobject:
-            raise WeightsError(f"{key} holds Python objects, which could run code: refused.")
+            raise WeightsError(f"{key} contains Python objects, which could run code: refused.")
         plain = dtype.newbyteorder("=") if dtype.byteorder == "<" else dtype
         if plain not in DTYPES:
-            raise WeightsError(f"{key} has type {dtype}; expected numbers of 16, 32 or 64 bits, least byte first.")
+            raise WeightsError(f"{key} has type {dtype}; expected numbers of 16, 32 or 64 bits, little-endian.")
         if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != info.file_size - skip:
-            raise WeightsError(f"{key} has shape {shape} of {dtype}, which its {info.file_size - skip} bytes are not.")
+            raise WeightsError(
+                f"{key} has shape {shape} of {dtype}, which does not match its {info.file_size - skip} bytes."
+            )
         if key in self._members:
-            raise WeightsError(f"{self.path} holds {key} twice: damaged.")
+            raise WeightsError(f"{self.path} contains {key} twice: damaged.")
         self._members[key] = Member(info, tuple(shape), DTYPES[plain], fortran, skip)
         self.shapes[key], self.dtypes[key] = tuple(shape), DTYPES[plain]
 
@@ -140,7 +142,7 @@ class NpzSource:
             with zipfile.ZipFile(self.path) as archive, archive.open(m.info) as file:
                 file.read(m.skip)
                 fill(file, tensor, self.path)
-                file.read(1)  # the end: zipfile compares the checksum there
+                file.read(1)  # read to the end, where zipfile compares the checksum
         return tensor.permute(*range(tensor.ndim)[::-1]) if m.fortran else tensor
 
     def _slice(self, m: Member, layer: int) -> Tensor:
@@ -149,7 +151,7 @@ class NpzSource:
         return tensor
 
     def _direct(self, m: Member, tensor: Tensor, offset: int) -> bytes:
-        """Read an uncompressed member past zipfile, into the tensor's memory; returns the array's header."""
+        """Read an uncompressed member into the tensor's memory, bypassing zipfile; returns the array's header."""
         with self.path.open("rb", buffering=0) as file:
             file.seek(m.info.header_offset)
             local = file.read(LOCAL_HEADER).ljust(LOCAL_HEADER, b"\0")
@@ -163,13 +165,13 @@ class NpzSource:
 
 
 def write_npz(path: str | Path, tensors: Mapping[str, Tensor], header: str = "") -> None:
-    """Plain arrays, uncompressed, in one piece. `header` becomes the archive's comment, which no reader minds."""
+    """Write plain arrays, uncompressed, atomically. `header` becomes the archive's comment, which readers ignore."""
     with atomic(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         archive.comment = header.encode() if len(header.encode()) < 2**16 else b""
         for key, tensor in tensors.items():
-            if tensor.dtype == torch.bfloat16:  # NumPy has no such type; float32 holds every one of its values
+            if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16; float32 represents all of its values
                 tensor = tensor.float()
-            info = zipfile.ZipInfo(f"{key}.npy")  # the date stays 1980: the same weights give the same file
+            info = zipfile.ZipInfo(f"{key}.npy")  # the date stays 1980, so that the same weights give the same file
             with archive.open(info, "w", force_zip64=True) as file:
                 file.write(_array_header(tensor))
                 file.write(bytes_of(tensor))

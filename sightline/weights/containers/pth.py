@@ -1,4 +1,4 @@
-"""Files of torch.save, through weights_only loading and nothing else."""
+"""Files written by torch.save, read with weights_only loading and nothing else."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from sightline.spec import atomic
 from sightline.weights.containers.source import StateDictSource
 from sightline.weights.report import WeightsError
 
-# Where training scripts put the weights in their checkpoint, in the order in which they themselves evaluate them
+# Where training scripts put the weights in a checkpoint, in the order in which those scripts would evaluate them
 CONTAINERS = ("model", "state_dict_ema", "state_dict", "teacher", "module", "model_ema")
 
 
@@ -19,12 +19,12 @@ def open_pth(path: Path) -> StateDictSource:
     """The state dict inside a torch file, mapped into memory and copied tensor by tensor."""
     checkpoint = _unpickle_weights(path)
     several = [k for k in CONTAINERS if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get(k), Mapping)]
-    notes = (f"The file holds weights under {', '.join(several)}; {several[0]} was taken.",) if len(several) > 1 else ()
+    notes = (f"The file holds weights under {', '.join(several)}; {several[0]} was used.",) if len(several) > 1 else ()
     return StateDictSource(_state_dict(checkpoint, path), notes=notes)
 
 
 def _unpickle_weights(path: Path) -> Any:
-    """Whatever torch's restricted unpickler lets through. It fails in many ways on damaged files, all of them here."""
+    """What torch's restricted unpickler accepts. It fails in many ways on damaged files; all are handled here."""
     with path.open("rb") as file:
         mapped = file.read(2) == b"PK"
     try:
@@ -40,7 +40,7 @@ def _unpickle_weights(path: Path) -> Any:
 
 
 def _state_dict(checkpoint: Any, path: Path) -> dict[str, Tensor]:
-    """The state dict in a checkpoint."""
+    """Find the state dict in a checkpoint."""
     while isinstance(checkpoint, Mapping):
         if checkpoint and all(isinstance(v, Tensor) for v in checkpoint.values()):
             if not all(isinstance(k, str) for k in checkpoint):
@@ -56,6 +56,6 @@ def _state_dict(checkpoint: Any, path: Path) -> dict[str, Tensor]:
 
 
 def write_pth(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """A plain dict of tensors, as `torch.save` does it, in one piece."""
+    """Write a plain dict of tensors with `torch.save`, atomically."""
     with atomic(path) as partial:
         torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)

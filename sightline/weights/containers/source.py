@@ -1,4 +1,4 @@
-"""What every container offers: names, shapes and types at once, values one by one."""
+"""The interface of every container: names, shapes and dtypes up front, values one tensor at a time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ class Source(Protocol):
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, torch.dtype]
     header: dict[str, str]
-    notes: tuple[str, ...]  # about the container, for the report
+    notes: tuple[str, ...]  # for the loading report
 
     def read(self, key: str, layer: int | None = None) -> Tensor:
-        """A fresh tensor; with `layer`, one slice along the first axis."""
+        """A new tensor; with `layer`, one slice along the first axis."""
         ...
 
 

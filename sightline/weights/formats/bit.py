@@ -33,7 +33,7 @@ class BiTNames:
     head: str
     head_names: tuple[str, str] = ("weight", "bias")
     head_map: TensorMap = SAME
-    head_classes: int = 0  # axis of the head's weight that counts classes
+    head_classes: int = 0  # class axis of the head's weight
     eps: float = 1e-8  # of the standardization, on the variance
 
 
@@ -123,7 +123,7 @@ def _format(names: BiTNames) -> Format:
             stem="7x7/2+pool" if found.kernel == 7 else "3x3/2",
             standardize_eps=names.eps,
         )
-        return Guess(config=config, image=config.image, warnings=_doubts(config, hints))
+        return Guess(config=config, image=config.image, warnings=_warnings(config, hints))
 
     def defaults(config: Config) -> Mapping[str, Any]:
         return {"norm_eps": 1e-5, "standardize_eps": names.eps}
@@ -143,10 +143,10 @@ def _format(names: BiTNames) -> Format:
     )
 
 
-def _doubts(config: BiTConfig, hints: Hints) -> tuple[str, ...]:
+def _warnings(config: BiTConfig, hints: Hints) -> tuple[str, ...]:
     if hints.get("size"):
         return ()
-    trained = "" if config.classes == GOOGLE_21K else "; the fine-tuned BiT files of ILSVRC2012 are meant for 480"
+    trained = "" if config.classes == GOOGLE_21K else "; the fine-tuned BiT files of ILSVRC2012 were trained at 480"
     return (f"A BiT file does not say its image size: {checks.pair(config.size)[0]} is assumed{trained}.",)
 
 

@@ -10,22 +10,22 @@ from sightline.models.vit import ViTConfig
 from sightline.weights.formats.key_table import KeyRule, Shapes
 from sightline.weights.formats.shapes import Guess
 
-Hints = Mapping[str, Any]  # from the user or files beside the weights, for what shapes cannot tell: heads, size
+Hints = Mapping[str, Any]  # from the user or from files next to the weights, for what shapes cannot tell: heads, size
 NO_FILE: Shapes = {}  # key_rules(config, NO_FILE) are the keys that we write
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One naming of one family. `target` is the word after `--to`."""
+    """One naming scheme of one family of models. `target` is the argument of `--to`."""
 
     name: str
     target: str
     recognizes: Callable[[Shapes], bool]
     guess_config: Callable[[Shapes, Hints], Guess]
     key_rules: Callable[[Config, Shapes], list[KeyRule]]
-    unsupported: Callable[[Config], str | None]  # why the format cannot hold a model; None if it can
-    defaults: Callable[[Config], Mapping[str, Any]]  # numeric switches of the library that reads this format
-    ignored: tuple[tuple[str, str], ...] = ()  # patterns of keys that a model does not need, each with the reason
+    unsupported: Callable[[Config], str | None]  # why the format cannot represent a model; None if it can
+    defaults: Callable[[Config], Mapping[str, Any]]  # numeric settings of the library that reads this format
+    ignored: tuple[tuple[str, str], ...] = ()  # patterns of keys that the model does not need, each with the reason
 
 
 def vit_config(config: Config) -> ViTConfig | None:
@@ -39,12 +39,12 @@ def vit_config(config: Config) -> ViTConfig | None:
 
 
 def not_plain(c: ViTConfig, who: str) -> str | None:
-    """Why the encoder is not a plain pre-norm ViT with learned positions at the stem; None if it is one."""
+    """Why the encoder is not a plain pre-norm ViT with learned position embeddings at the stem; None if it is."""
     if c.position_at != "stem" or c.position != "1d":
         where = "" if c.position_at == "stem" else f" at {c.position_at} block"
         return f"{who} has one learned position table at the stem, not position={c.position!r}{where}"
     if c.norm_at == "post" or c.norm == "batch":
-        return f"{who} has LayerNorm in front of each sublayer only"
+        return f"{who} only has LayerNorm before each sublayer"
     if c.no_skip:
         return f"{who} has skip connections in every block"
     return None
@@ -59,5 +59,5 @@ def value_of(config: Config, path: str) -> Any:
 
 
 def differences(config: Config, defaults: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Numeric switches that differ from a library's defaults: path -> (ours, theirs)."""
+    """Numeric settings that differ from a library's defaults: path -> (ours, theirs)."""
     return {k: (value_of(config, k), v) for k, v in defaults.items() if value_of(config, k) != v}

@@ -1,6 +1,7 @@
 """Google's .npz keys for ViT and hybrid, every generation: released, linen, big_vision.
 
-Prefixes (`params/`, `opt/target/`) and scan-stacked blocks are removed before (sightline.weights.formats.normalize).
+Prefixes (`params/`, `opt/target/`) and scan-stacked blocks have already been removed by
+sightline.weights.formats.normalize.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from sightline.weights.formats.key_table import (
     SAME,
     KeyRule,
     Shapes,
-    concatenated,
+    concatenation,
     into_heads,
     layer_rules,
     out_of_heads,
@@ -82,7 +83,7 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
 
 
 def _positions(shapes: Shapes, hints: Hints, *, cell: tuple[int, int], token: bool) -> tuple[dict[str, Any], list[str]]:
-    """A file without a table was trained with fixed sine waves (big_vision's sincos2d), which fit any size."""
+    """A file without a position table was trained with fixed sine waves (big_vision's sincos2d), which fit any size."""
     key = next((k for k in POSITIONS if k in shapes), None)
     size = hints.get("size")
     if key is None:
@@ -94,7 +95,7 @@ def _positions(shapes: Shapes, hints: Hints, *, cell: tuple[int, int], token: bo
 
 
 def defaults(config: Config) -> Mapping[str, Any]:
-    """Of the papers' JAX code, which are also ours."""
+    """The defaults of the papers' JAX code, which are also ours."""
     if isinstance(config, HybridConfig):
         own = {"norm_eps": 1e-6, "standardize_eps": 1e-5, "standardize_eps_on": "deviation"}
         return {"vit.gelu": "tanh", "vit.norm_eps": 1e-6, **own}
@@ -115,24 +116,24 @@ def unsupported(config: Config) -> str | None:
         (c.layer_scale is not None, "LayerScale"),
         (not c.qkv_bias, "attention without biases"),
         (c.final_norm == "pooled", "norm after the pooling"),
-        (c.pool != "cls" and c.class_token, "class token beside another pooling"),
-        (isinstance(config, HybridConfig) and _modern(c), "hybrid in big_vision's layout"),
+        (c.pool != "cls" and c.class_token, "a class token with another pooling"),
+        (isinstance(config, HybridConfig) and _needs_big_vision(c), "hybrid in big_vision's layout"),
     ):
         if bad:
-            return f"Google's .npz knows no {what}"
+            return f"Google's .npz does not support {what}"
     return None
 
 
-def _modern(c: ViTConfig) -> bool:
-    """Whether only big_vision's layout holds it: positions without a row for the class token, map pooling, waves."""
+def _needs_big_vision(c: ViTConfig) -> bool:
+    """Whether only big_vision's layout can represent it: no position row for the class token, map pooling, waves."""
     return c.pool == "map" or c.position == "sincos" or (bool(c.class_token) and c.position_rows == 0)
 
 
 def key_rules(config: Config, shapes: Shapes) -> list[KeyRule]:
     c = vit_config(config)
     assert c is not None
-    at = "params/" if not shapes and _modern(c) else ""
-    linen = any("MultiHeadDotProductAttention_0" in k for k in shapes) if shapes else _modern(c)
+    at = "params/" if not shapes and _needs_big_vision(c) else ""
+    linen = any("MultiHeadDotProductAttention_0" in k for k in shapes) if shapes else _needs_big_vision(c)
     table = next((k for k in POSITIONS if k in shapes), POSITIONS[linen])
     out: list[KeyRule] = list(layer_rules("embed.proj", "embedding", CONV, names=KERNEL))
     if c.class_token:
@@ -166,9 +167,9 @@ def _attention(ours: str, at: str, c: ViTConfig) -> Iterator[KeyRule]:
     three = ("query", "key", "value")
     w, h = c.width, c.heads
     yield KeyRule(
-        ours + "qkv.weight", tuple(f"{at}{n}/kernel" for n in three), concatenated(w, w, w, each=into_heads(w, h))
+        ours + "qkv.weight", tuple(f"{at}{n}/kernel" for n in three), concatenation(w, w, w, each=into_heads(w, h))
     )
-    yield KeyRule(ours + "qkv.bias", tuple(f"{at}{n}/bias" for n in three), concatenated(w, w, w, each=per_head(w, h)))
+    yield KeyRule(ours + "qkv.bias", tuple(f"{at}{n}/bias" for n in three), concatenation(w, w, w, each=per_head(w, h)))
     yield from layer_rules(ours + "out", f"{at}out", out_of_heads(w, h), names=KERNEL)
 
 
@@ -179,10 +180,10 @@ def _map_pool(at: str, c: ViTConfig) -> Iterator[KeyRule]:
     yield KeyRule("pool.query.bias", (f"{inner}query/bias",), per_head(w, h))
     two = ("key", "value")
     yield KeyRule(
-        "pool.key_value.weight", tuple(f"{inner}{n}/kernel" for n in two), concatenated(w, w, each=into_heads(w, h))
+        "pool.key_value.weight", tuple(f"{inner}{n}/kernel" for n in two), concatenation(w, w, each=into_heads(w, h))
     )
     yield KeyRule(
-        "pool.key_value.bias", tuple(f"{inner}{n}/bias" for n in two), concatenated(w, w, each=per_head(w, h))
+        "pool.key_value.bias", tuple(f"{inner}{n}/bias" for n in two), concatenation(w, w, each=per_head(w, h))
     )
     yield from layer_rules("pool.out", f"{inner}out", out_of_heads(w, h), names=KERNEL)
     yield from layer_rules("pool.norm", f"{at}LayerNorm_0", names=SCALE)

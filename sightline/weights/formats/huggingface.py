@@ -29,14 +29,14 @@ POOLER = "pooler.dense."
 
 @dataclass(frozen=True)
 class Dialect:
-    """The names of one file: version 4 or 5, DINOv2's or ViT's, with or without the model's name in front."""
+    """The names in one file: version 4 or 5, DINOv2's or ViT's, with or without the model's name as a prefix."""
 
     at: str  # "vit.", "deit.", "" ...
     blocks: str  # "encoder.layer." or "layers."
     block: BlockNames
     dino: bool
     head: str  # "classifier." or "cls_classifier."
-    end: str  # in front of the last norm and the pooler: as `at`, or nothing in early conversions
+    end: str  # prefix of the last norm and the pooler: as `at`, or none in early conversions
 
 
 def _block_names(*, version: int, dino: bool) -> BlockNames:
@@ -69,7 +69,7 @@ def _dialect_of(shapes: Shapes) -> Dialect:
 
 
 def _dialect_for(c: ViTConfig, version: int) -> Dialect:
-    """The dialect that we write: of the family of transformers that has what the model has."""
+    """The dialect to write: that of the model family in transformers that can represent the model."""
     name = family(c)
     dino = name.startswith("dinov2")
     at = "" if not c.classes else name + "."
@@ -79,7 +79,7 @@ def _dialect_for(c: ViTConfig, version: int) -> Dialect:
 
 
 def family(c: ViTConfig) -> str:
-    """Which of transformers' model families holds this ViT."""
+    """Which of transformers' model families can represent this ViT."""
     if c.layer_scale is not None:
         return "dinov2_with_registers" if c.registers else "dinov2"
     return "deit" if c.distill_token else "vit"
@@ -89,7 +89,7 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
     d = _dialect_of(shapes)
     embeddings, first = d.at + "embeddings.", f"{d.at}{d.blocks}0."
     distill, registers = embeddings + "distillation_token" in shapes, embeddings + "register_tokens"
-    _refuse_unlike(shapes, d, distill=distill)
+    _refuse_incompatible(shapes, d, distill=distill)
     blocks = re.escape(d.at + d.blocks) + r"(\d+)\."
     keys = SizeKeys(
         d.at + PATCHES + "weight", blocks, first + d.block.fc1 + "weight", embeddings + "position_embeddings"
@@ -112,15 +112,15 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
     return Guess(config=config, image=image, warnings=tuple(warnings))
 
 
-def _refuse_unlike(shapes: Shapes, d: Dialect, *, distill: bool) -> None:
-    """Models of transformers that share the names and not the computation."""
+def _refuse_incompatible(shapes: Shapes, d: Dialect, *, distill: bool) -> None:
+    """Refuse models of transformers that share the names but not the computation."""
     head, double = shapes.get(d.head + "weight", ()), 2 * required_shape(shapes, d.at + PATCHES + "weight", 4)[0]
     for unlike, what in (
         (d.dino and f"{d.at}{d.blocks}0.mlp.fc1.weight" not in shapes, "gated MLPs (SwiGLU, as DINOv2 giant)"),
         (len(head) == 2 and head[1] == double, "a head on class token and patch mean side by side (DINOv2's)"),
         (
             bool(head) and distill and "distillation_classifier.weight" not in shapes,
-            "a distillation token that its one head does not see (DeiTForImageClassification)",
+            "a distillation token that its only head does not read (DeiTForImageClassification)",
         ),
     ):
         if unlike:
@@ -130,7 +130,7 @@ def _refuse_unlike(shapes: Shapes, d: Dialect, *, distill: bool) -> None:
 
 
 def defaults(config: Config) -> Mapping[str, Any]:
-    """What transformers assumes where there is no config.json."""
+    """What transformers assumes if there is no config.json."""
     dino = isinstance(config, ViTConfig) and family(config).startswith("dinov2")
     return {"gelu": "erf", "norm_eps": 1e-6 if dino else 1e-12}
 
@@ -142,14 +142,14 @@ def unsupported(config: Config) -> str | None:
     if reason := not_plain(c, "transformers' ViT"):
         return reason
     for bad, what in (
-        (c.pool != "cls", "a class token for every ViT, so no other pooling"),
-        (c.registers and c.layer_scale is None, "registers with LayerScale only (DINOv2)"),
-        (c.position_rows != 1 + c.distill_token, "a position row for class and distillation token, none for others"),
-        (c.head == "mlp" and c.classes, "a pooler (pre_logits) in models without a head only"),
-        (c.layer_scale is not None and c.classes, "a DINOv2 head on class token and patch mean only"),
+        (c.pool != "cls", "a class token in every ViT, so no other pooling"),
+        (c.registers and c.layer_scale is None, "registers only with LayerScale (DINOv2)"),
+        (c.position_rows != 1 + c.distill_token, "a position row for class and distillation tokens only"),
+        (c.head == "mlp" and c.classes, "a pooler (pre_logits) only in models without a head"),
+        (c.layer_scale is not None and c.classes, "only a DINOv2 head on class token and patch mean"),
         (c.layer_scale is not None and c.head == "mlp", "no pooler in DINOv2"),
-        (c.layer_scale is not None and c.distill_token, "LayerScale without distillation token only"),
-        (c.final_norm == "pooled", "its last norm in front of the pooling"),
+        (c.layer_scale is not None and c.distill_token, "LayerScale only without a distillation token"),
+        (c.final_norm == "pooled", "its last norm before the pooling"),
     ):
         if bad:
             return f"transformers has {what}"
@@ -186,7 +186,7 @@ HF = Format(
     unsupported=unsupported,
     defaults=defaults,
     ignored=(
-        (r"(.*\.)?embeddings\.mask_token", "stands in for hidden patches in pre-training; no use afterwards"),
+        (r"(.*\.)?embeddings\.mask_token", "replaces masked patches in pre-training; not used afterwards"),
         (r"(.*\.)?pooler\.dense\..*", "the pooler of DeiT is not part of its classifier"),
     ),
 )

@@ -12,11 +12,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How tensors of a file become one of ours, and back. `to_theirs` undoes `to_ours` bit by bit."""
+    """How tensors of a file become one of ours, and back. `to_theirs` inverts `to_ours` bit-exactly."""
 
     to_ours: Callable[[Sequence[Tensor]], Tensor]
     to_theirs: Callable[[Tensor], Sequence[Tensor]]
-    in_order: bool = False  # `to_ours` leaves the values in their order in memory: no copy is needed
+    in_order: bool = False  # `to_ours` keeps the memory order of the values: no copy is needed
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,26 @@ class KeyRule:
     tensor_map: TensorMap
 
     def export(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Our tensor under their keys."""
+        """Our tensor split and converted to their keys."""
         return dict(zip(self.theirs, self.tensor_map.to_theirs(tensor)))
 
 
 SAME = TensorMap(lambda t: t[0], lambda t: (t,), in_order=True)
-DENSE = TensorMap(lambda t: t[0].mT, lambda t: (t.mT,))  # JAX keeps (in, out)
+DENSE = TensorMap(lambda t: t[0].mT, lambda t: (t.mT,))  # JAX stores (in, out)
 CONV = TensorMap(lambda t: t[0].permute(3, 2, 0, 1), lambda t: (t.permute(2, 3, 1, 0),))  # HWIO
-LEADING = TensorMap(lambda t: t[0][0], lambda t: (t[None],), in_order=True)  # (1, n, d): a batch axis in front
+LEADING = TensorMap(lambda t: t[0][0], lambda t: (t[None],), in_order=True)  # (1, n, d): a leading batch axis
 ONE_BY_ONE = TensorMap(lambda t: t[0][:, :, 0, 0], lambda t: (t[:, :, None, None],))  # a dense layer as 1x1 convolution
 CONV_DENSE = TensorMap(lambda t: t[0][0, 0].mT, lambda t: (t.mT[None, None],))  # the same, in JAX's order
 
 
-def concatenated(*sizes: int, each: TensorMap = SAME) -> TensorMap:
+def concatenation(*sizes: int, each: TensorMap = SAME) -> TensorMap:
     """Several tensors of theirs are one of ours, along the first axis (query, key, value; class token, registers)."""
 
     def concatenate(tensors: Sequence[Tensor]) -> Tensor:
         parts = [each.to_ours([t]) for t in tensors]
         whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
         for place, part in zip(whole.split(sizes), parts):
-            place.copy_(part)  # transposes in blocks, which torch.cat does not
+            place.copy_(part)  # transposes in blocks, unlike torch.cat
         return whole
 
     def split(tensor: Tensor) -> Sequence[Tensor]:
@@ -80,9 +80,9 @@ def layer_rules(
 
 
 def prefix_rule(tokens: Sequence[tuple[str, int]]) -> Iterator[KeyRule]:
-    """The prefix tokens, from pairs of a key and how many tokens it holds; none where there are no tokens."""
+    """The prefix tokens, from pairs of a key and its number of tokens; no rule if there are no tokens."""
     if present := [(key, n) for key, n in tokens if n]:
-        each = concatenated(*(n for _, n in present), each=LEADING)
+        each = concatenation(*(n for _, n in present), each=LEADING)
         yield KeyRule("prefix", tuple(key for key, _ in present), each)
 
 
@@ -101,7 +101,7 @@ class BlockNames:
 
 def block_rules(ours: str, theirs: str, names: BlockNames, c: ViTConfig) -> Iterator[KeyRule]:
     """One encoder block; `ours` and `theirs` are the prefixes of its keys."""
-    qkv = SAME if len(names.qkv) == 1 else concatenated(c.width, c.width, c.width)
+    qkv = SAME if len(names.qkv) == 1 else concatenation(c.width, c.width, c.width)
     yield from layer_rules(ours + "norm1", theirs + names.norm1)
     for part in ("weight", "bias") if c.qkv_bias else ("weight",):
         yield KeyRule(f"{ours}attn.qkv.{part}", tuple(theirs + name + part for name in names.qkv), qkv)

@@ -1,4 +1,4 @@
-"""Keys as their format defines them: without wrappers' prefixes, stacked layers split, other towers left out."""
+"""Normalize the keys of a checkpoint: strip wrapper prefixes, split stacked layers, leave out other towers."""
 
 import re
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "teacher.", "student.", "backbone
 JAX_PREFIXES = ("params/img/", "opt/target/", "params/", "")  # big_vision image-text models, old training states, linen
 ROOTS = ("embedding/kernel", "resnet/root_block/standardized_conv2d/kernel")
 STACK = "Transformer/encoderblock/"
-MAX_LAYERS = 10_000  # a shape that claims more is not a model's
+MAX_LAYERS = 10_000  # more layers than any model has
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a tensor is in the file: its key, and the layer in a stack of layers."""
+    """Where a tensor is in the file: its key, and its layer in a stack of layers."""
 
     key: str
     layer: int | None = None
@@ -31,7 +31,7 @@ class NormalizedKeys:
 
 
 def normalize_keys(shapes: Shapes) -> NormalizedKeys:
-    """Remove what frameworks and training scripts put around the keys of a model."""
+    """Remove what frameworks and training scripts add to the keys of a model."""
     found: dict[str, tuple[int, ...]] = {k: tuple(v) for k, v in shapes.items()}
     names = {k: k for k in found}
     names, left = _strip_jax_prefix(names, found)
@@ -49,8 +49,8 @@ def normalize_keys(shapes: Shapes) -> NormalizedKeys:
 
 
 def _strip_jax_prefix(names: dict[str, str], shapes: Shapes) -> tuple[dict[str, str], list[KeyFate]]:
-    """Keep the parameters of the image model out of a JAX tree."""
-    flat = {_unnumbered(k): k for k in names}
+    """Keep only the parameters of the image model of a JAX tree."""
+    flat = {_without_numbers(k): k for k in names}
     tree = next((t for t in JAX_PREFIXES if any(t + root in flat for root in ROOTS)), "")
     kept = {k.removeprefix(tree): v for k, v in names.items() if k.startswith(tree)}
     left = [
@@ -72,7 +72,7 @@ def _strip_prefixes(names: dict[str, str], shapes: Shapes) -> tuple[dict[str, st
             heads = [k for k in names if re.match(r"(dino|ibot)_head\.", k)]
             if not inner or len(inner) + len(heads) < len(names):
                 break
-            why = "a head of self-supervised training"
+            why = "a head of self-supervised pre-training"
             left += [
                 KeyFate(key=names[k], ours=None, fate="left", found=tuple(shapes[names[k]]), why=why) for k in heads
             ]
@@ -81,7 +81,7 @@ def _strip_prefixes(names: dict[str, str], shapes: Shapes) -> tuple[dict[str, st
     return names, left
 
 
-def _unnumbered(name: str) -> str:
+def _without_numbers(name: str) -> str:
     return re.sub(r"standardized_conv2d_\d+/", "standardized_conv2d/", name)
 
 
@@ -92,6 +92,6 @@ def _split_stack(name: str, shape: tuple[int, ...]) -> list[tuple[str, int | Non
             raise WeightsError(f"{name} is a stack of layers; its shape {shape} has no leading layer axis.")
         rest = name.removeprefix(STACK)
         return [(f"Transformer/encoderblock_{i}/{rest}", i) for i in range(shape[0])]
-    # DINOv2 trains in chunks of blocks; the second number already counts through the model
+    # DINOv2 trains in chunks of blocks; the second number already runs through the whole model
     name = re.sub(r"^blocks\.\d+\.(\d+\.)", r"blocks.\1", name)
-    return [(_unnumbered(name), None)]
+    return [(_without_numbers(name), None)]

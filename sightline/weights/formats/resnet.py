@@ -1,4 +1,4 @@
-"""ResNets in a file, BiT and the hybrid's backbone: their sizes, and the rules for their keys."""
+"""ResNets in a checkpoint, BiT and the hybrid's backbone: their sizes, and the rules for their keys."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class ResNetSizes:
 
     @property
     def stride(self) -> int:
-        """Of a hybrid's backbone: 4 by the stem, 2 by each stage after the first."""
+        """Stride of a hybrid's backbone: 4 in the stem, 2 in each stage after the first."""
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     @property
@@ -36,7 +36,7 @@ class ResNetNames:
 
     root: str
     unit: str
-    pattern: str  # finds stage and unit in a key
+    pattern: str  # matches stage and unit in a key
     conv: tuple[str, str, str] = ("conv1.weight", "conv2.weight", "conv3.weight")
     norm: tuple[str, str, str] = ("norm1.", "norm2.", "norm3.")
     shortcut: str = "downsample.conv.weight"
@@ -56,7 +56,7 @@ def unit_rules(
             convolution = (KeyRule(f"{ours}conv{n}.weight", (theirs + conv,), names.kernel),)
             normalization = tuple(layer_rules(f"{ours}norm{n}.norm", theirs + norm, names=names.norm_names))
             yield from convolution + normalization if shortcut_norm else normalization + convolution
-        if unit == 0:  # the first of a stage changes the number of channels
+        if unit == 0:  # the first unit of a stage changes the number of channels
             yield KeyRule(f"{ours}shortcut.weight", (theirs + names.shortcut,), names.kernel)
             if shortcut_norm:
                 yield from layer_rules(f"{ours}shortcut_norm.norm", theirs + shortcut_norm, names=names.norm_names)
@@ -72,7 +72,7 @@ def backbone_rules(
 
 
 def count_units(shapes: Shapes, pattern: str) -> tuple[int, ...]:
-    """Units per stage; the pattern finds stage and unit, from 0 or from 1, without gaps."""
+    """Units per stage; the pattern matches stage and unit, numbered from 0 or 1 without gaps."""
     found = {(int(m[1]), int(m[2])) for key in shapes if (m := re.match(pattern, key))}
     if not found:
         return ()
@@ -80,10 +80,10 @@ def count_units(shapes: Shapes, pattern: str) -> tuple[int, ...]:
     zero = min(unit for _, unit in found)
     stages = max(stage for stage, _ in found) - first + 1
     if stages > len(found):
-        raise WeightsError("The stages of the ResNet are not numbered in a row.")
+        raise WeightsError("The stages of the ResNet are not numbered consecutively.")
     units = tuple(sum(stage == s + first for stage, _ in found) for s in range(stages))
     if found != {(s + first, u + zero) for s, n in enumerate(units) for u in range(n)} or first > 1 or zero > 1:
-        raise WeightsError(f"The units of the ResNet are not numbered in a row: found {units} per stage.")
+        raise WeightsError(f"The units of the ResNet are not numbered consecutively: found {units} per stage.")
     return units
 
 

@@ -14,7 +14,7 @@ from sightline.weights.report import WeightsError
 GOOGLE_21K = 21_843  # classes of the ImageNet-21k heads of ViT, AugReg and BiT
 TIMM_21K = 21_841
 
-# Heads are not written in any shape once q, k and v are flat: what the published models of a width use.
+# No shape tells the number of heads if q, k and v are flat: these are the heads of published models by width.
 HEADS = {width: heads for name, (width, _, heads, _) in VIT.items() if name not in ("nano", "micro", "mini")}
 HEADS |= {1152: 16, 1536: 24}  # SoViT-400m; DINOv2 giant
 
@@ -29,7 +29,7 @@ class Guess:
 
 
 def required_shape(shapes: Shapes, key: str, axes: int | None = None) -> tuple[int, ...]:
-    """The shape of a key that must be there."""
+    """The shape of a required key."""
     if key not in shapes:
         raise WeightsError(f"The file has no {key}: it is incomplete, or of a kind that Sightline does not know.")
     shape = tuple(shapes[key])
@@ -39,7 +39,7 @@ def required_shape(shapes: Shapes, key: str, axes: int | None = None) -> tuple[i
 
 
 def count_layers(shapes: Shapes, pattern: str, start: int = 0) -> int:
-    """How many layers the pattern finds; they must be numbered without a gap."""
+    """How many layers match the pattern; they must be numbered without gaps."""
     numbers = {int(found[1]) for key in shapes if (found := re.match(pattern, key))}
     expected = set(range(start, start + len(numbers)))
     if numbers != expected:
@@ -49,7 +49,7 @@ def count_layers(shapes: Shapes, pattern: str, start: int = 0) -> int:
 
 
 def position_table_rows(shapes: Shapes, key: str) -> int:
-    """How many rows a position table has, with or without a batch axis in front."""
+    """Number of rows of a position table, with or without a leading batch axis."""
     shape = required_shape(shapes, key)
     if len(shape) not in (2, 3):
         raise WeightsError(f"{key} has shape {shape}; expected a table (1, rows, width).")
@@ -57,7 +57,7 @@ def position_table_rows(shapes: Shapes, key: str) -> int:
 
 
 def guess_heads(width: int, depth: int, mlp_width: int, given: Any) -> tuple[int, list[str]]:
-    """Heads: as given, of the variant, of published models of this width, or 64 channels each, with a warning."""
+    """Heads: as given, else of the variant, of published models of this width, or 64 channels each with a warning."""
     if given is not None:
         return int(given), []
     for w, d, heads, m in VIT.values():
@@ -75,9 +75,9 @@ def guess_heads(width: int, depth: int, mlp_width: int, given: Any) -> tuple[int
 
 
 def guess_grid(rows: int, owners: tuple[int, ...], size: Any, cell: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """Prefix rows and grid of a position table. `owners` lists how many prefix tokens may own a row, likeliest first.
+    """Prefix rows and grid of a position table. `owners` lists how many prefix tokens may have a row, likeliest first.
 
-    A table does not say whether its grid is square; it is taken as square where it can be, and by `size` otherwise.
+    A table does not say whether its grid is square; it is assumed to be if possible, otherwise `size` decides.
     """
     likeliest, given = owners[0], None
     if size is not None:
@@ -93,8 +93,8 @@ def guess_grid(rows: int, owners: tuple[int, ...], size: Any, cell: tuple[int, i
         if given and given[0] * given[1] == rows - owned:
             return owned, given
     raise WeightsError(
-        f"The position table has {rows} rows, which is no square grid with {' or '.join(map(str, owners))} "
-        "prefix rows: give the size that it was made for, size=(height, width)."
+        f"The position table has {rows} rows, which is not a square grid with {' or '.join(map(str, owners))} "
+        "prefix rows: give the size that it was trained at, size=(height, width)."
     )
 
 
@@ -103,7 +103,7 @@ class SizeKeys:
     """The keys of a PyTorch ViT whose shapes give its sizes."""
 
     patches: str  # weight of the patch embedding
-    blocks: str  # pattern that finds the number of a block
+    blocks: str  # pattern that matches the number of a block
     fc1: str  # weight of the first dense layer of an MLP
     positions: str
 
@@ -130,5 +130,5 @@ def guess_sizes(
 
 
 def count_classes(shapes: Shapes, key: str) -> int:
-    """Classes of a dense head; 0 where the file has none."""
+    """Classes of a dense head; 0 if the file has none."""
     return required_shape(shapes, key, 2)[0] if key in shapes else 0

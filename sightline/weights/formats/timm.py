@@ -87,7 +87,7 @@ def guess_config(shapes: Shapes, hints: Hints) -> Guess:
 
 
 def _stem(*, bare: bool) -> str:
-    """Prefix of the backbone's first layers; timm leaves `stem` out where the stem is all there is."""
+    """Prefix of the backbone's first layers; timm omits `stem` if the backbone is only the stem."""
     return "patch_embed.backbone." if bare else "patch_embed.backbone.stem."
 
 
@@ -100,7 +100,7 @@ def _backbone_names(*, bare: bool) -> ResNetNames:
 
 
 def _image(config: Config) -> tuple[ImageSpec, list[str]]:
-    """Keys do not tell the preprocessing; some sizes give the family away, and otherwise there is a warning."""
+    """Keys do not tell the preprocessing; some sizes identify the family, otherwise there is a warning."""
     c = vit_config(config)
     assert c is not None
     size = checks.pair(c.size)
@@ -137,9 +137,9 @@ def unsupported(config: Config) -> str | None:
     if owned not in (0, prefix):
         return f"timm gives a position row to all {prefix} prefix tokens or to none; this model to {owned}"
     if c.pool == "gap" and c.final_norm == "tokens" and c.class_token:
-        return "timm's keys for mean pooling over normalized tokens beside a class token read as class-token pooling"
+        return "timm's keys cannot tell mean pooling over normalized tokens from pooling by the class token"
     if c.pool == "cls" and c.final_norm == "pooled":
-        return "timm's keys for a norm after class-token pooling read as mean pooling"
+        return "timm's keys cannot tell a norm after class-token pooling from mean pooling"
     return None
 
 
@@ -189,7 +189,7 @@ TIMM = Format(
     unsupported=unsupported,
     defaults=defaults,
     ignored=(
-        (r"mask_token", "stands in for hidden patches in pre-training; no use afterwards"),
+        (r"mask_token", "replaces masked patches in pre-training; not used afterwards"),
         (r"decoder_.*", "the decoder of masked pre-training"),
     ),
 )

@@ -59,7 +59,7 @@ def unsupported(config: Config) -> str | None:
 
 
 def _block_names(shapes: Shapes) -> BlockNames:
-    """Files from before torchvision 0.13 call the layers of the MLP linear_1 and linear_2."""
+    """Files from before torchvision 0.13 name the layers of the MLP linear_1 and linear_2."""
     old = BLOCK.format(0) + "mlp.linear_1.weight" in shapes
     return BlockNames(
         norm1="ln_1.",
