@@ -214,5 +214,9 @@ def _select_split(path: Path, rows: list[dict[str, object]], split: str) -> list
     return chosen
 
 
-def _label_order(label: str) -> tuple[int, int, str]:
-    return (0, int(label), label) if label.isdecimal() else (1, 0, label)
+def _label_order(label: str) -> tuple[int, int, str, str]:
+    """Numbers by value, of however many digits, and then names."""
+    if not label.isdecimal():
+        return 1, 0, "", label
+    digits = "".join(str(int(c)) for c in label).lstrip("0")
+    return 0, len(digits), digits, label

@@ -20,6 +20,7 @@ from sightline.files import open_for_reads, read_at
 
 BLOCK = 512
 ENDINGS = tuple(s[1:] for s in SUFFIXES)
+LARGEST = 2**63 - 2  # label; one that no array can hold is refused like this one
 REGULAR, LONG_NAME, PAX = (b"0", b"\0"), b"L", b"x"
 
 
@@ -144,7 +145,9 @@ def _label(raw: bytes, ending: str) -> int | None:
     try:
         if ending == "json":
             values = json.loads(raw)
-            return int(values["label"] if "label" in values else values["cls"])
-        return int(raw) if ending == "cls" else None
-    except (ValueError, KeyError, TypeError):
+            label = int(values["label"] if "label" in values else values["cls"])
+        else:
+            label = int(raw) if ending == "cls" else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return None if label is None else min(max(label, -1), LARGEST)
