@@ -3,7 +3,7 @@
 # make docs   install and build the documentation site into site/
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -c constraints.txt
 
 .PHONY: demo test test-other-cpu check fast docs bench clean
 .DEFAULT_GOAL := test

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -15,8 +16,6 @@ from typing import IO, Any, Literal
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
-
-from sightline.archives import read_arrays
 
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -137,10 +136,11 @@ class Result:
     def load(cls, path: str | Path) -> "Result":
         """Read what `save` wrote; the type is found by its name among the subclasses of this class."""
         try:
-            held = read_arrays(path)
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                held = {k: file[k] for k in file.files}
             head = from_json(str(held.pop("__head__")))
             head["type"], head["values"]
-        except (ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
         _import_type(str(head["type"]))
         kinds = {kind.__name__: kind for kind in _family(cls)}

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.archives import array_names, read_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import Pixels, check_size
 from sightline.data.labeled import Labels, class_numbers
+from sightline.data.npz import array_names, read_arrays
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
-ROOM = 1 << 32  # what a compressed file may unfold to, beside 8 times its size: dSprites has 3 GB of black and white
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
 
 
@@ -70,10 +69,10 @@ class Arrays(Dataset):
 def read_npz(path: str | Path, split: str | None = None) -> Arrays:
     """An `.npz` with images and labels (or x and y; or x_train, y_train, x_test, y_test), optionally with classes."""
     with _naming(path):
-        names = array_names(path, room=ROOM)
+        names = array_names(path)
     images, labels = (_find(path, names, keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
     with _naming(path):
-        arrays = read_arrays(path, {images, labels, "classes"}, room=ROOM)
+        arrays = read_arrays(path, {images, labels, "classes"})
     classes = tuple(str(c) for c in arrays["classes"].reshape(-1)) if "classes" in arrays else None
     return Arrays(arrays[images], _flat(arrays[labels]), classes=classes, name=printable(path))
 

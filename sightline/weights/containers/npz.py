@@ -1,6 +1,9 @@
 """NumPy archives, read member by member with nothing pickled, and written so that other readers see plain arrays."""
 
 import io
+import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.archives import FAULTS, declared, refuse_bomb
 from sightline.spec import atomic
 from sightline.weights.containers.safetensors import bytes_of, fill
 from sightline.weights.report import WeightsError
 
+ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
+HEADER_LIMIT = 10_000  # bytes of one array's header
 LOCAL_HEADER = 30  # bytes of a zip member's own header, before name and extra field
 DTYPES = {
     np.dtype(a): b
@@ -33,6 +37,9 @@ DTYPES = {
         "V2": torch.bfloat16,  # JAX saves bfloat16 as two raw bytes
     }.items()
 }
+# what zipfile, zlib and NumPy's header parser raise on damaged input
+ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
+FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class NpzSource:
         try:
             with zipfile.ZipFile(self.path) as archive:
                 self.header = {"sightline": archive.comment.decode()} if archive.comment[:1] == b"{" else {}
-                refuse_bomb(archive, self.path.stat().st_size)
+                self._refuse_bomb(archive)
                 for info in archive.infolist():
                     self._add(archive, info)
         except FAULTS as error:
@@ -80,17 +87,32 @@ class NpzSource:
                 raise
             raise WeightsError(f"{self.path} is damaged or cut short ({error}). Download it again.") from error
 
+    def _refuse_bomb(self, archive: zipfile.ZipFile) -> None:
+        size = self.path.stat().st_size
+        claimed = sum(info.file_size for info in archive.infolist())
+        if claimed > ROOM + RATIO * size:
+            raise WeightsError(f"{self.path} has {size} bytes and claims to unfold to {claimed}: refused.")
+
     def _add(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         key = info.filename.removesuffix(".npy")
         with archive.open(info) as file:
-            head = declared(file, info)
-        plain = head.dtype.newbyteorder("=") if head.dtype.byteorder == "<" else head.dtype
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise WeightsError(f"{key} is written in version {version} of the array format: damaged.")
+            parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
+            skip = file.tell()
+        if dtype.hasobject:
+            raise WeightsError(f"{key} holds Python objects, which could run code: refused.")
+        plain = dtype.newbyteorder("=") if dtype.byteorder == "<" else dtype
         if plain not in DTYPES:
-            raise WeightsError(f"{key} has type {head.dtype}; expected numbers of 16, 32 or 64 bits, least byte first.")
+            raise WeightsError(f"{key} has type {dtype}; expected numbers of 16, 32 or 64 bits, least byte first.")
+        if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != info.file_size - skip:
+            raise WeightsError(f"{key} has shape {shape} of {dtype}, which its {info.file_size - skip} bytes are not.")
         if key in self._members:
             raise WeightsError(f"{self.path} holds {key} twice: damaged.")
-        self._members[key] = Member(info, head.shape, DTYPES[plain], head.fortran, head.skip)
-        self.shapes[key], self.dtypes[key] = head.shape, DTYPES[plain]
+        self._members[key] = Member(info, tuple(shape), DTYPES[plain], fortran, skip)
+        self.shapes[key], self.dtypes[key] = tuple(shape), DTYPES[plain]
 
     def read(self, key: str, layer: int | None = None) -> Tensor:
         m = self._members[key]

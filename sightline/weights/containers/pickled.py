@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sightline.archives import RATIO, ROOM
-
+ROOM, RATIO = 2**30, 8  # what all tensors together may take: 1 GiB and 8 times the file
 PICKLE_LIMIT = 1 << 28  # bytes of the pickle itself, which holds names and shapes
 STORAGE = "Storage"
 SIZES = {"Double": 8, "Long": 8, "ComplexDouble": 16, "ComplexFloat": 8, "Float": 4, "Int": 4, "QInt32": 4}
@@ -33,7 +32,7 @@ FAULTS = (*FAULTS, AttributeError, RecursionError, MemoryError, ArithmeticError,
 
 
 @dataclass(frozen=True)
-class Storage:
+class StoredBytes:
     """The bytes behind tensors, as the pickle refers to them."""
 
     size: int  # bytes
@@ -62,7 +61,7 @@ class Survey(pickle._Unpickler):  # type: ignore[name-defined,misc]  # the one i
         self.stored = 0  # bytes of all storages
         self.claimed = 0  # bytes of all tensors, each with memory of its own
         self.copied = 0  # entries of collections that are made of others
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, StoredBytes] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         path = f"{module.replace('__builtin__', 'builtins')}.{name}"  # as Python 2 called it, and protocol 2 still does
@@ -86,17 +85,17 @@ class Survey(pickle._Unpickler):  # type: ignore[name-defined,misc]  # the one i
             raise pickle.UnpicklingError("it copies the same collection over and over")
         return kind(*arguments)
 
-    def persistent_load(self, pid: Any) -> Storage:
+    def persistent_load(self, pid: Any) -> StoredBytes:
         kind, key, count = pid[1], str(pid[2]), int(pid[4])
         item = SIZES.get(str(getattr(kind, "name", "")).removesuffix(STORAGE), 1)
         if key not in self.storages:
-            self.storages[key] = Storage(count * item, item)
+            self.storages[key] = StoredBytes(count * item, item)
             self.stored += count * item
         if count < 0 or self.stored > self.room:
             raise pickle.UnpicklingError(f"it declares {self.stored:,} bytes of values and has {self.room:,}")
         return self.storages[key]
 
-    def _tensor(self, storage: Storage, offset: int, size: Any, stride: Any, *rest: Any) -> Called:
+    def _tensor(self, storage: StoredBytes, offset: int, size: Any, stride: Any, *rest: Any) -> Called:
         shape, steps = tuple(map(int, size)), tuple(map(int, stride))
         if len(shape) != len(steps) or min((*shape, *steps, offset), default=0) < 0:
             raise pickle.UnpicklingError(f"it declares a tensor of shape {shape[:8]} and strides {steps[:8]}")

@@ -1,5 +1,6 @@
 """Files of torch.save, through weights_only loading and nothing else."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,4 +68,7 @@ def _check_total(tensors: Mapping[str, Tensor], path: Path) -> None:
 def write_pth(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """A plain dict of tensors, as `torch.save` does it, in one piece."""
     with atomic(path) as partial:
-        torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)
+        try:
+            torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)
+        except RuntimeError as error:  # torch's own writer, on a full disk
+            raise OSError(errno.EIO, str(error).splitlines()[0][:120], str(path)) from error

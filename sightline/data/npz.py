@@ -1,4 +1,4 @@
-"""NumPy archives (.npz) of any origin: every size is declared, and checked, before anything is read."""
+"""NumPy archives (.npz) with data of any origin: every size that they declare is checked before anything is read."""
 
 import math
 import struct
@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ROOM, RATIO = 2**30, 8  # what an archive may unfold to: 1 GiB and 8 times the file
+ROOM, RATIO = 2**32, 8  # what an archive may unfold to: 4 GiB and 8 times the file; dSprites has 3 GB in 26 MB
 HEADER_LIMIT = 10_000  # bytes of one array's header
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 CHUNK = 1 << 20
@@ -31,13 +31,13 @@ class Declared(NamedTuple):
     skip: int  # bytes of the header
 
 
-def refuse_bomb(archive: zipfile.ZipFile, size: int, *, room: int = ROOM) -> None:
-    """Raise ValueError if an archive of `size` bytes claims to unfold to more than `room` and 8 times its size."""
+def refuse_bomb(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise ValueError if an archive of `size` bytes claims to unfold to more than anything of use."""
     members = archive.infolist()
     if other := next((m.filename for m in members if m.compress_type not in COMPRESSION), None):
         raise ValueError(f"{other} is compressed in a way that NumPy does not write")
     claimed = sum(info.file_size for info in members)
-    if claimed > room + RATIO * size:
+    if claimed > ROOM + RATIO * size:
         raise ValueError(f"it has {size:,} bytes and claims to unfold to {claimed:,}, which is refused")
     if len(members) > MANY:
         raise ValueError(f"it has {len(members):,} members; at most {MANY:,} are read")
@@ -59,32 +59,32 @@ def declared(file: IO[bytes], info: zipfile.ZipInfo) -> Declared:
     return Declared(tuple(shape), fortran, dtype, skip)
 
 
-def array_names(path: str | Path, *, room: int = ROOM) -> list[str]:
+def array_names(path: str | Path) -> list[str]:
     """The names of the arrays in an .npz file. Damage of any kind is a ValueError with the reason."""
-    with _opened(path, room=room) as archive:
+    with _opened(path) as archive:
         return [info.filename.removesuffix(".npy") for info in archive.infolist()]
 
 
-def read_arrays(path: str | Path, names: Iterable[str] | None = None, *, room: int = ROOM) -> dict[str, NDArray[Any]]:
-    """The arrays in an .npz file, or those of these names. Nothing is unpickled, and nothing is allocated that the
-    file is too small for. Damage of any kind is a ValueError with the reason, without the name of the file."""
-    wanted = None if names is None else set(names)
+def read_arrays(path: str | Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names in an .npz file, as far as it has them. Nothing is unpickled, and nothing is allocated
+    that the file is too small for. Damage of any kind is a ValueError with the reason, without the name of the file."""
+    wanted = set(names)
     try:
-        with _opened(path, room=room) as archive:
+        with _opened(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            return {k: _read(archive, info) for k, info in members.items() if wanted is None or k in wanted}
+            return {k: _read(archive, info) for k, info in members.items() if k in wanted}
     except FAULTS as error:
         raise _plain(error) from error
 
 
-def _opened(path: str | Path, *, room: int = ROOM) -> zipfile.ZipFile:
+def _opened(path: str | Path) -> zipfile.ZipFile:
     """The archive, if its directory is in order; an array alone (.npy) is none."""
     try:
         if not Path(path).is_file():
             raise ValueError("it is not a regular file" if Path(path).exists() else "there is no such file")
         archive = zipfile.ZipFile(path)
         try:
-            refuse_bomb(archive, Path(path).stat().st_size, room=room)
+            refuse_bomb(archive, Path(path).stat().st_size)
         except ValueError:
             archive.close()
             raise
