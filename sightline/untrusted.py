@@ -4,15 +4,19 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
 JSON_LIMIT = 1 << 28  # bytes
+SHOWN = 10  # names in a list
+LONG = 1000  # characters of a path that are printed; those in a manifest may have any number
 
 
 def printable(path: str | bytes | Path) -> str:
     """A path as one printable line: file names may contain newlines, control codes and bytes that are not UTF-8."""
-    return escape_controls(os.fsencode(path).decode("utf-8", "backslashreplace"))
+    text = escape_controls(os.fsencode(path).decode("utf-8", "backslashreplace"))
+    return text if len(text) <= LONG else f"{text[: LONG // 2]} ... {text[-LONG // 2 :]}"
 
 
 def escape_controls(text: str) -> str:
@@ -22,6 +26,12 @@ def escape_controls(text: str) -> str:
     'cat\\x1b[2J.jpg'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def listed(names: Iterable[object]) -> str:
+    """The first few names of many, to be printed."""
+    several = [f"{escape_controls(str(name)):.80}" for name, _ in zip(names, range(SHOWN + 1))]
+    return ", ".join(several[:SHOWN]) + (" ..." if len(several) > SHOWN else "")
 
 
 def open_regular(path: str | Path) -> IO[bytes]:

@@ -13,6 +13,7 @@ from sightline.data.errors import printable
 from sightline.data.images import Pixels, check_size
 from sightline.data.labeled import Labels, class_numbers
 from sightline.data.npz import array_names, read_arrays
+from sightline.untrusted import listed
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
@@ -95,7 +96,5 @@ def _find(path: str | Path, available: list[str], keys: tuple[str, ...], split: 
     found = next((key for key in names if key in available), None)
     if found is None:
         hint = "; give split='train' or 'test'" if not split and any("train" in key for key in available) else ""
-        raise ValueError(
-            f"{printable(path)} has no array {' or '.join(names[:3])}; it has {', '.join(available)}{hint}."
-        )
+        raise ValueError(f"{printable(path)} has no array {' or '.join(names[:3])}; it has {listed(available)}{hint}.")
     return found

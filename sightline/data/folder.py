@@ -11,7 +11,7 @@ import numpy as np
 from sightline.data.datasets import Dataset
 from sightline.data.errors import printable
 from sightline.data.images import SUFFIXES, EncodedImage, read_bytes
-from sightline.untrusted import open_regular, parse_json
+from sightline.untrusted import listed, open_regular, parse_json
 
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
@@ -134,6 +134,7 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 def _walk(folder: str, home: str | None, skipped: list[str]) -> Iterator[str]:
     """Images in a folder and its subfolders, however deep. A link to a folder above it is not followed, which would
     never end."""
+    over = {_identity(os.path.dirname(folder) or "."), _identity(home or folder)} - {_identity(folder)}
     stack = [(_identity(folder), iter(_list_entries(folder, home, skipped)))]
     while stack:
         entry = next(stack[-1][1], None)
@@ -141,7 +142,7 @@ def _walk(folder: str, home: str | None, skipped: list[str]) -> Iterator[str]:
             stack.pop()
         elif _is_dir(entry):
             identity = _identity(entry.path)
-            if all(identity != above for above, _ in stack):
+            if identity not in over and all(identity != above for above, _ in stack):
                 stack.append((identity, iter(_list_entries(entry.path, home, skipped))))
         elif _is_image(entry):
             yield entry.path
@@ -217,9 +218,7 @@ def _column(path: Path, rows: list[dict[str, object]], names: tuple[str, ...]) -
     """The first of these columns that the file has; every row must have it."""
     name = next((n for n in names if n in rows[0]), None)
     if name is None:
-        raise ValueError(
-            f"{printable(path)} has no column {' or '.join(names)}; it has {', '.join(map(str, rows[0]))}."
-        )
+        raise ValueError(f"{printable(path)} has no column {' or '.join(names)}; it has {listed(rows[0])}.")
     lacking = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
     if lacking is not None:
         raise ValueError(f"{printable(path)}: entry {lacking + 1} has no {name}.")
@@ -231,7 +230,7 @@ def _select_split(path: Path, rows: list[dict[str, object]], split: str) -> list
     if not chosen:
         splits = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
         raise ValueError(
-            f"{printable(path)} has no rows of the split {split}; it has {', '.join(splits) or 'no column split'}."
+            f"{printable(path)} has no rows of the split {split}; it has {listed(splits) or 'no column split'}."
         )
     return chosen
 
