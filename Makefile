@@ -3,9 +3,9 @@
 # make docs   install and build the documentation site into site/
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -c constraints.txt
 
-.PHONY: demo test test-other-cpu check fast docs bench clean
+.PHONY: demo test test-other-cpu attack check fast docs bench clean
 .DEFAULT_GOAL := test
 
 .venv/product: pyproject.toml constraints.txt
@@ -37,6 +37,12 @@ NUMBERS := tests/models --ignore tests/models/test_parity.py tests/evals/test_ex
 test-other-cpu: .venv/developer
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 		$(BIN)/python -m pytest -n 2 -m "not slow" -k "not memory" $(NUMBERS)
+
+# Damaged files of every type by the thousand, and kills at random; SCALE=0.1 runs a tenth. Never part of the tests.
+SCALE ?= 1
+attack: .venv/developer
+	$(BIN)/python -m tests.attack --scale $(SCALE)
+	$(BIN)/python -m tests.attack.kills
 
 fast: .venv/developer  ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"

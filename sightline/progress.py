@@ -16,6 +16,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+from sightline.untrusted import escape_controls
 
 T = TypeVar("T")
 DELAY = 2.0  # seconds before the bar appears
@@ -26,7 +29,7 @@ class ProgressBar:
     """A bar on a terminal. In a log there is no bar, and `print` prints plain lines."""
 
     def __init__(self, label: str, *, total: int, transient: bool = True):
-        self.label, self.total, self.transient = label, total, transient
+        self.label, self.total, self.transient = escape_controls(label), total, transient
         self._bar: Progress | None = None
 
     @property
@@ -36,7 +39,7 @@ class ProgressBar:
     def start(self, completed: int = 0) -> bool:
         """Show the bar if stderr is a terminal, and return whether it is."""
         if sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
             times = (TimeElapsedColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=self.transient)
             self._task = self._bar.add_task(self.label, total=self.total or None, completed=completed)
@@ -45,14 +48,15 @@ class ProgressBar:
 
     def update(self, completed: int | None = None, *, label: str | None = None) -> None:
         if self._bar is not None:
+            label = None if label is None else escape_controls(label)
             self._bar.update(self._task, completed=completed, description=label)
 
     def print(self, text: str) -> None:
         """A line above the bar, or in the log."""
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(escape_controls(text), highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr)
+            print(escape_controls(text), file=sys.stderr)
 
     def stop(self) -> None:
         if self._bar is not None:
@@ -80,12 +84,12 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
 @contextmanager
 def byte_progress(label: str, *, total: int | None, completed: int = 0) -> Iterator[Callable[[int], None]]:
     """A bar for a transfer; call what it yields with the number of bytes that have arrived."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(label, total=total, completed=completed)
+        task = bar.add_task(escape_controls(label), total=total, completed=completed)
         yield lambda count: bar.advance(task, count)
 
 
 def status(label: str) -> AbstractContextManager[object]:
     """A spinner for work whose length is unknown."""
-    return Console(stderr=True).status(label)
+    return Console(stderr=True).status(Text(escape_controls(label)))  # not markup

@@ -16,6 +16,7 @@ import sightline as sl
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sightline"
 FLOORS = [
+    {"untrusted"},
     {"spec", "files", "progress"},
     {"models", "data"},
     {"weights", "adoption"},

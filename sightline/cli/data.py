@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.shell import help_without_verb, show, verb
+from sightline.cli.shell import help_without_verb, show, tell, verb
 
 SHOWN_CLASSES = 12
 SHOWN_FINDINGS = 20  # findings of each kind in the table; --json has all of them
@@ -123,7 +123,7 @@ def print_findings(report: sl.data.CheckReport) -> None:
     title = f"{report.name}: {report.images:,} images, {len(report.findings):,} findings"
     show(rows or [{"finding": "none", "where": report.name, "what": ""}], False, title=title)
     if report.sheet:
-        click.echo(f"contact sheet: {report.sheet}")
+        tell(f"contact sheet: {report.sheet}", err=False)
 
 
 @data_verb

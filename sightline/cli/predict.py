@@ -14,7 +14,7 @@ import click
 import sightline as sl
 from sightline.cli.options import batch_option
 from sightline.cli.shell import show, verb
-from sightline.data.errors import printable
+from sightline.untrusted import escape_controls, printable
 
 ASSUMED = "note: the model has no names for its 1,000 classes; those of ImageNet-1k are assumed."
 
@@ -86,7 +86,10 @@ def csv_text(predictions: sl.evals.Predictions) -> str:
     writer.writerow(("image", "rank", "index", "name", "probability"))
     for one in predictions:
         best = zip(one.indices, one.names, one.probabilities)
-        writer.writerows((printable(one.image), rank, i, name, f"{p:.6g}") for rank, (i, name, p) in enumerate(best, 1))
+        writer.writerows(
+            (printable(one.image), rank, i, escape_controls(name), f"{p:.6g}")
+            for rank, (i, name, p) in enumerate(best, 1)
+        )
     return text.getvalue()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ import click
 
 import sightline as sl
 from sightline.cli.verbs import VERBS
+from sightline.untrusted import escape_controls
 
 # appended to the help of every verb that takes this argument
 ARGUMENTS = {
@@ -90,7 +93,7 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
 
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
     table = Table(
-        title=Text(title, style="table.title"),
+        title=Text(escape_controls(title), style="table.title"),
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -98,9 +101,11 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     )
     for name in rows[0] if rows else ():
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+        table.add_column(Text(escape_controls(name)), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text(value)) for value in row.values()))  # not markup: a file may be called [red].jpg
+        table.add_row(
+            *(Text(escape_controls(text(value))) for value in row.values())
+        )  # not markup: a file may be called [red].jpg
     Console().print(table)
 
 
@@ -141,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # busy machine that takes time from the threads it waits for, and training slows down several times (docs/log.md).
     # Set here because a library leaves it to its caller; child processes inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    show_warnings()
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="sightline", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -153,13 +159,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)  # as shells report a program ended by Ctrl-C
     except BrokenPipeError:
         sys.exit(0)
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         complain(str(error))
     except ConnectionError as error:  # another process of the job died
         sys.exit(f"sightline: {error}")
+    except OSError as error:
+        complain(os_sentence(error))
+    except RecursionError:
+        complain("A file is nested too deeply to be read: folders in folders, or JSON in JSON.")
+    except MemoryError as error:
+        complain(f"There is not enough memory ({error or 'no more to be had'}): try smaller images or a smaller batch.")
+
+
+ADVICE = {
+    errno.ENOSPC: "free some space, or write elsewhere",
+    errno.EDQUOT: "free some space, or write elsewhere",
+    errno.EROFS: "write elsewhere",
+    errno.EACCES: "change its permissions, or use another place",
+    errno.EPERM: "change its permissions, or use another place",
+    errno.ELOOP: "a link leads back to itself: remove it",
+    errno.EMFILE: "close some, or raise the limit with ulimit -n",
+}
+
+
+def os_sentence(error: OSError) -> str:
+    """What the system said, about which file, and what to do."""
+    files = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    said = (error.strerror or str(error) or type(error).__name__).rstrip(".")
+    advice = f": {ADVICE[error.errno]}" if error.errno in ADVICE else ""
+    return f"{files or 'A file'} cannot be used ({said}){advice}."
 
 
 def complain(message: str) -> None:
     """One sentence to the user, exit code 2."""
-    click.echo(f"sightline: {' '.join(message.split())}", err=True)
+    tell(f"sightline: {' '.join(message.split())}")
     sys.exit(2)
+
+
+def tell(line: str, *, err: bool = True) -> None:
+    """Print one line in which nothing from a file reaches the terminal as a control code."""
+    click.echo(escape_controls(line), err=err)
+
+
+class VisibleLines(logging.Formatter):
+    """Log messages without control codes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(escape_controls, super().format(record).splitlines()))
+
+
+def show_warnings() -> None:
+    """Warnings on stderr, unless the caller has set up logging."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(VisibleLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.shell import show, verb
+from sightline.cli.shell import show, tell, verb
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -181,7 +181,7 @@ def runs(folder: str, as_json: bool) -> None:
     summaries = sl.training.list_runs(folder)
     for summary in summaries:
         if summary.problem:
-            click.echo(f"left out: {summary.problem}", err=True)
+            tell(f"left out: {summary.problem}")
     if rows := [row(summary, as_json) for summary in summaries if not summary.problem]:
         show(rows, as_json)
     else:

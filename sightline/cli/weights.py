@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.shell import show, verb
+from sightline.cli.shell import show, tell, verb
 
 
 @verb
@@ -62,7 +62,7 @@ def convert(
         return
     show(about, False)
     for warning in report.warnings:
-        click.echo(f"note: {warning}")
+        tell(f"note: {warning}", err=False)
     if full:
         show([format_key(e) for e in report.entries], False, title="keys")
 

@@ -1,7 +1,7 @@
 """Images in arrays: in memory, or in an `.npz` file."""
 
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,9 @@ from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import Pixels, check_size
-from sightline.data.labeled import Labels
+from sightline.data.labeled import Labels, class_numbers
+from sightline.data.npz import array_names, read_arrays
+from sightline.untrusted import listed
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
@@ -49,7 +51,7 @@ class Arrays(Dataset):
         self.name, self.stack = name, images
         self.labels: Labels = labels.astype(np.bool_) if labels.ndim == 2 else labels.astype(np.int64)
         count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
-        self.classes = tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
+        self.classes = tuple(classes) if classes is not None else class_numbers(count, name)
         if len(self.classes) < count or (labels.ndim == 1 and labels.min(initial=0) < 0):
             raise ValueError(f"{name}: labels are outside 0..{len(self.classes) - 1}.")
 
@@ -67,19 +69,21 @@ class Arrays(Dataset):
 
 def read_npz(path: str | Path, split: str | None = None) -> Arrays:
     """An `.npz` with images and labels (or x and y; or x_train, y_train, x_test, y_test), optionally with classes."""
-    arrays = _load_arrays(path)
-    images, labels = (_find(path, [*arrays], keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
-    classes = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else None
+    with _naming(path):
+        names = array_names(path)
+    images, labels = (_find(path, names, keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
+    with _naming(path):
+        arrays = read_arrays(path, {images, labels, "classes"})
+    classes = tuple(str(c) for c in arrays["classes"].reshape(-1)) if "classes" in arrays else None
     return Arrays(arrays[images], _flat(arrays[labels]), classes=classes, name=printable(path))
 
 
-def _load_arrays(path: str | Path) -> dict[str, NDArray]:
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        reason = "it contains Python objects" if "pickle" in str(error) else str(error)
-        raise ValueError(f"{printable(path)} is not a readable .npz file of arrays ({reason}).") from error
+        yield
+    except ValueError as error:
+        raise ValueError(f"{printable(path)} is not a readable .npz file of arrays ({error}).") from error
 
 
 def _flat(labels: NDArray) -> NDArray:
@@ -92,7 +96,5 @@ def _find(path: str | Path, available: list[str], keys: tuple[str, ...], split: 
     found = next((key for key in names if key in available), None)
     if found is None:
         hint = "; give split='train' or 'test'" if not split and any("train" in key for key in available) else ""
-        raise ValueError(
-            f"{printable(path)} has no array {' or '.join(names[:3])}; it has {', '.join(available)}{hint}."
-        )
+        raise ValueError(f"{printable(path)} has no array {' or '.join(names[:3])}; it has {listed(available)}{hint}.")
     return found

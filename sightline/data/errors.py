@@ -1,8 +1,8 @@
 """Errors of the data room. Each is a ValueError: the user can fix it, the command line prints one sentence."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
+
+from sightline.untrusted import printable as printable  # most of the room imports it from here
 
 
 class BadImage(ValueError):  # noqa: N818  (a name for users)
@@ -29,12 +29,6 @@ class TooManyBad(ValueError):  # noqa: N818
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, str], int]]:
         return TooManyBad, (self.bad, self.total)  # so that a worker process can send it
-
-
-def printable(path: str | bytes | Path) -> str:
-    """A path as one printable line: file names may contain newlines, control codes and bytes that are not UTF-8."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class FetchError(ValueError):

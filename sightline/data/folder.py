@@ -1,7 +1,7 @@
 """Image files: a folder per class, splits in folders, or a manifest that lists the files."""
 
 import csv
-import json
+import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 from sightline.data.datasets import Dataset
 from sightline.data.errors import printable
 from sightline.data.images import SUFFIXES, EncodedImage, read_bytes
+from sightline.untrusted import listed, open_regular, parse_json
 
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
@@ -55,7 +56,7 @@ class Folder(Files):
         skipped: list[str] = []
         home = None if follow_links else os.path.realpath(root)
         base = _split_folder(root, split, home, skipped)
-        folders = [e.name for e in _list_entries(base, home, skipped) if e.is_dir()]
+        folders = [e.name for e in _list_entries(base, home, skipped) if _is_dir(e)]
         paths = {c: sorted(_walk(os.path.join(base, c), home, skipped)) for c in sorted(folders)}
         if not any(paths.values()):
             paths = {base.name: sorted(e.path for e in _list_entries(base, home, skipped) if _is_image(e))}
@@ -71,7 +72,7 @@ class Folder(Files):
 
 def _split_folder(root: Path, split: str | None, home: str | None, skipped: list[str]) -> Path:
     """The folder of a split. A class may be called "train": only folders that contain folders count as splits."""
-    names = sorted(e.name for e in _list_entries(root, home, skipped) if e.is_dir())
+    names = sorted(e.name for e in _list_entries(root, home, skipped) if _is_dir(e))
     splits = [n for n in names if n.lower() in SPLITS]
     is_split = (
         bool(splits) and len(splits) == len(names) and any(c.is_dir() for n in splits for c in (root / n).iterdir())
@@ -117,21 +118,43 @@ def _is_inside(path: str, home: str) -> bool:
     return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
 
 
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder or a link to one; a link that leads back to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def _is_image(entry: os.DirEntry[str]) -> bool:
     """Judged by the extension only; broken files are found when they are read."""
-    return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
+    return entry.name.lower().endswith(SUFFIXES) and not _is_dir(entry)
 
 
-def _walk(folder: str, home: str | None, skipped: list[str], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Images in a folder and its subfolders. A link to a folder above it is not followed, which would never end."""
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    for entry in _list_entries(folder, home, skipped):
-        if entry.is_dir():
-            yield from _walk(entry.path, home, skipped, (*above, real))
+def _walk(folder: str, home: str | None, skipped: list[str]) -> Iterator[str]:
+    """Images in a folder and its subfolders, however deep. A link to a folder above it is not followed, which would
+    never end."""
+    over = {_identity(os.path.dirname(folder) or "."), _identity(home or folder)} - {_identity(folder)}
+    stack = [(_identity(folder), iter(_list_entries(folder, home, skipped)))]
+    while stack:
+        entry = next(stack[-1][1], None)
+        if entry is None:
+            stack.pop()
+        elif _is_dir(entry):
+            identity = _identity(entry.path)
+            if identity not in over and all(identity != above for above, _ in stack):
+                stack.append((identity, iter(_list_entries(entry.path, home, skipped))))
         elif _is_image(entry):
             yield entry.path
+
+
+def _identity(folder: str) -> tuple[int, int] | str:
+    """The same for every path that leads to a folder."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return folder
+    return status.st_dev, status.st_ino
 
 
 def find_images(folder: str) -> list[str]:
@@ -177,11 +200,11 @@ class Manifest(Files):
 
 def _read_rows(path: Path) -> list[dict[str, object]]:
     try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             if path.suffix.lower() == ".csv":
                 rows: list[dict[str, object]] = [dict(row) for row in csv.DictReader(file, strict=True)]
             else:
-                rows = [json.loads(line) for line in file if line.strip()]
+                rows = [parse_json(line) for line in file if line.strip()]
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"{printable(path)} is not a readable manifest ({error}).") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
@@ -195,9 +218,7 @@ def _column(path: Path, rows: list[dict[str, object]], names: tuple[str, ...]) -
     """The first of these columns that the file has; every row must have it."""
     name = next((n for n in names if n in rows[0]), None)
     if name is None:
-        raise ValueError(
-            f"{printable(path)} has no column {' or '.join(names)}; it has {', '.join(map(str, rows[0]))}."
-        )
+        raise ValueError(f"{printable(path)} has no column {' or '.join(names)}; it has {listed(rows[0])}.")
     lacking = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
     if lacking is not None:
         raise ValueError(f"{printable(path)}: entry {lacking + 1} has no {name}.")
@@ -209,10 +230,14 @@ def _select_split(path: Path, rows: list[dict[str, object]], split: str) -> list
     if not chosen:
         splits = sorted({str(row["split"]) for row in rows if row.get("split") is not None})
         raise ValueError(
-            f"{printable(path)} has no rows of the split {split}; it has {', '.join(splits) or 'no column split'}."
+            f"{printable(path)} has no rows of the split {split}; it has {listed(splits) or 'no column split'}."
         )
     return chosen
 
 
-def _label_order(label: str) -> tuple[int, int, str]:
-    return (0, int(label), label) if label.isdecimal() else (1, 0, label)
+def _label_order(label: str) -> tuple[int, int, str, str]:
+    """Numbers by value, of however many digits, and then names."""
+    if not label.isdecimal():
+        return 1, 0, "", label
+    digits = "".join(str(int(c)) for c in label).lstrip("0")
+    return 0, len(digits), digits, label

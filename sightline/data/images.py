@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from sightline.data.errors import BadImage, printable
 from sightline.spec import ImageSpec
+from sightline.untrusted import open_regular
 
 try:
     import simplejpeg
@@ -56,21 +56,15 @@ def read_bytes(path: str | Path) -> EncodedImage:
     """The bytes of a regular file. Pipes and devices, which may block or never end, are not read."""
     name = printable(path)
     try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BadImage(f"{name} is not a regular file.")
-            if status.st_size > MAX_BYTES:
-                raise BadImage(f"{name} has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read.")
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise BadImage(f"{name} has {size:,} bytes; at most {MAX_BYTES:,} are read.")
             return EncodedImage(file.read(), name)
     except (OSError, ValueError) as error:
         if isinstance(error, BadImage):
             raise
         raise BadImage(f"{name} cannot be read ({_reason(error)}).") from error
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def decode(raw: RawImage) -> Image.Image:

@@ -12,6 +12,18 @@ from sightline.data.images import Pixels, RawImage
 
 Labels = NDArray[np.int64] | NDArray[np.bool_]  # (n,) one class per image, or (n, k) any number of classes
 
+MAX_CLASSES = 1_000_000  # that have no names: one wrong label must not cost gigabytes
+
+
+def class_numbers(count: int, name: str) -> tuple[str, ...]:
+    """The names of classes that have none: their numbers, as many as the largest label asks for."""
+    if count > MAX_CLASSES:
+        raise ValueError(
+            f"{name}: there is a label {count - 1}; without class names, labels go up to {MAX_CLASSES - 1}. "
+            "Number the classes from 0, or give their names."
+        )
+    return tuple(map(str, range(count)))
+
 
 class LabeledImages(ABC):
     """Images by index, with their labels and class names. A source implements `image` and `where`."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from sightline.data.labeled import class_numbers
 from sightline.observe.selection import END, MissingTokenError, Tokens, pool_tokens
 from sightline.spec import About, about_of, from_json, to_json
 
@@ -58,7 +59,7 @@ class FeatureTable:
         if y.ndim == 1 and (not np.issubdtype(y.dtype, np.integer) or (len(y) and y.min() < 0)):
             raise ValueError("Labels must be class numbers from 0, or a boolean table (n, classes).")
         count = y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1
-        names = tuple(map(str, classes if classes is not None else range(count)))
+        names = tuple(map(str, classes)) if classes is not None else class_numbers(count, "features")
         if len(names) < count:
             raise ValueError(f"There are labels up to {count - 1}, but {len(names)} classes.")
         x = x if x.is_floating_point() else x.double()

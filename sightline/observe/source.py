@@ -84,6 +84,9 @@ def _call(file: Path, function: str) -> nn.Module:
     spec = importlib.util.spec_from_file_location(file.stem, file) if file.exists() else None
     if spec is None or spec.loader is None:
         raise ValueError(f"There is no {file}; a model as FILE.py:FUNCTION needs a file with a function.")
+    log.warning(
+        "Running %s, as asked: its code can do whatever you can. The model is what %s() returns.", file, function
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not callable(make := getattr(module, function, None)):

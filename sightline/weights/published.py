@@ -14,6 +14,7 @@ from sightline.data.download import download
 from sightline.data.errors import FetchError, UnreachableError
 from sightline.models.variants import Config, config
 from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec, atomic
+from sightline.weights.containers.files import open_file
 from sightline.weights.hub import download_repository
 from sightline.weights.report import WeightsError
 
@@ -34,7 +35,7 @@ class Weights:
 
     name: str  # variant, dot, tag
     source: str
-    sha256: str | None = None  # whole or the beginning, as known; None: not published
+    sha256: str | None = None  # whole or the beginning, as known; None: not published. Of a repository: its weights
     license: str | None = None
     classes: int = 1000
     size: int | None = None  # None: the variant's own
@@ -73,11 +74,13 @@ class Weights:
     def _download(self) -> Path:
         if self.source.startswith(HUB):
             repository, _, revision = self.source.removeprefix(HUB).partition("@")
-            return download_repository(repository, revision or None)
+            return download_repository(repository, revision or None, sha256=self.sha256)
         target = cache_folder() / "weights" / self.name / unquote(Path(urlsplit(self.source).path).name)
         if target.exists():  # its checksum was verified when it was downloaded
             return target
-        return download(self.source, target, f"sha256:{self.sha256}" if self.sha256 else "")
+        if self.sha256:
+            return download(self.source, target, f"sha256:{self.sha256}")
+        return download(self.source, target, check=open_file)  # at least it is a file of weights, and complete
 
 
 def cache_folder() -> Path:
@@ -151,18 +154,48 @@ def _meta() -> Iterator[Weights]:
         for tag, middle, sha in (("deit-i1k", "", plain), ("deit-distilled-i1k", "_distilled", distilled)):
             url = f"{META}/deit/deit_{word}{middle}_patch16_224-{sha}.pth"
             yield Weights(name=f"vit-{letter}16.{tag}", source=url, sha256=sha, image=IMAGENET, about="DeiT")
-    for letter in "sbl":
+    for letter in "sbl":  # no checksums are published beside DINOv2's files; these are on record in several projects
         at = f"{META}/dinov2/dinov2_vit{letter}14/dinov2_vit{letter}14"
         for tag, middle in (("dinov2", ""), ("dinov2-reg4", "_reg4")):
             about = "DINOv2" + (", 4 registers" if middle else "")
             yield Weights(
                 name=f"vit-{letter}14.{tag}",
                 source=f"{at}{middle}_pretrain.pth",
+                sha256=DINOV2[f"{letter}{middle}"],
                 classes=0,
                 size=518,
                 image=WHOLE,
                 about=about,
             )
+
+
+DINOV2 = {
+    "s": "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9",
+    "s_reg4": "f433177089a681826f849f194ece3bb48f4d63fb38d32fc837e3dc7a4e5641fb",
+    "b": "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73",
+    "b_reg4": "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71",
+    "l": "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
+    "l_reg4": "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51",
+}
+# Revisions of repositories. A repository without one here is taken as it is on the day: its revision is not on record.
+REVISIONS = {
+    "google/vit-base-patch16-224": "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3",
+    "google/vit-base-patch16-384": "2960116e809e2fca84146dbb240289aee7db4827",
+    "google/vit-base-patch16-224-in21k": "b4569560a39a0f1af58e3ddaf17facf20ab919b0",
+    "facebook/dinov2-small": "ed25f3a31f01632728cabb09d1542f84ab7b0056",
+    "facebook/dinov2-base": "f9e44c814b77203eaa57a6bdbbd535f21ede1415",
+    "facebook/dinov2-large": "47b73eefe95e8d44ec3623f8890bd894b6ea2d6c",
+}
+HUB_SHA256 = {  # of model.safetensors at that revision
+    "google/vit-base-patch16-224-in21k": "fd4e1169c7aa6c2dbfa8a6448be13b35abc0ee256190857c90009d12c094619b",
+    "facebook/dinov2-small": "ae1e99fcefd534ed978cdeb8326f08030c96e28b7a81ffcbc98a857c84d14be1",
+    "facebook/dinov2-large": "399fba97a95f22c36834418bc69373364a99af3a1153da1c0fb31db567c92e23",
+}
+
+
+def _pinned(repository: str) -> str:
+    revision = REVISIONS.get(repository)
+    return f"{HUB}{repository}@{revision}" if revision else HUB + repository
 
 
 def _hub() -> Iterator[Weights]:
@@ -174,10 +207,12 @@ def _hub() -> Iterator[Weights]:
         ("vit-h14.hf-i21k", "google/vit-huge-patch14-224-in21k", 224, 0),
         ("bit-r50x1.hf-i1k", "google/bit-50", 448, 1000),
     ):
-        yield Weights(name=name, source=HUB + repo, size=size, classes=classes, about="Hugging Face Hub")
+        known = {"source": _pinned(repo), "sha256": HUB_SHA256.get(repo)}
+        yield Weights(name=name, size=size, classes=classes, about="Hugging Face Hub", **known)
     for letter, word in (("s", "small"), ("b", "base"), ("l", "large")):
-        about, source = "DINOv2, Hugging Face Hub", f"{HUB}facebook/dinov2-{word}"
-        yield Weights(name=f"vit-{letter}14.hf-dinov2", source=source, size=518, classes=0, image=IMAGENET, about=about)
+        repo, about = f"facebook/dinov2-{word}", "DINOv2, Hugging Face Hub"
+        known = {"source": _pinned(repo), "sha256": HUB_SHA256.get(repo), "image": IMAGENET}
+        yield Weights(name=f"vit-{letter}14.hf-dinov2", size=518, classes=0, about=about, **known)
 
 
 BUILT_IN = {w.name: replace(w, license="Apache-2.0") for make in (_google, _bit, _meta, _hub) for w in make()}

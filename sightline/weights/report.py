@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sightline.spec import atomic
+from sightline.untrusted import read_json
 
 Fate = Literal["taken", "resized", "new", "left"]
 Shape = tuple[int, ...]
@@ -69,7 +70,7 @@ class Report:
     def load(cls, path: str | Path) -> "Report":
         """Read a report written by `save`."""
         try:
-            held = json.loads(Path(path).read_text())
+            held = read_json(path)
             entries = tuple(KeyFate(**{k: _tuple(v) for k, v in e.items()}) for e in held.pop("entries"))
             return cls(entries=entries, **{k: _tuple(v) for k, v in held.items()})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -123,3 +123,32 @@ def test_a_contact_sheet_is_drawn_bad_images_crossed_out(folder):
         assert sheet.size[0] == 10 * 100 + 4
     with pytest.raises(ValueError, match=r"\.png or \.jpg file; got .*sheet\.txt"):
         sl.data.check(sl.Folder(folder, "train"), sheet=folder / "sheet.txt")
+
+
+def test_copies_of_one_image_cost_no_comparison_of_all_pairs(monkeypatch):
+    from sightline.data.quality import duplicates
+
+    compared, count = [], duplicates._bit_counts
+    monkeypatch.setattr(duplicates, "_bit_counts", lambda words: compared.append(len(words)) or count(words))
+    copies = np.repeat(np.random.default_rng(0).integers(0, 256, (1, 32, 32), dtype=np.uint8), 2000, axis=0)
+    hashes = (duplicates.perceptual_hashes(copies), duplicates.halve(copies), np.zeros(2000, np.int64))
+    pairs = list(duplicates.find_duplicates(hashes, hashes, near=8, same=True))
+    assert [(p.first, p.second) for p in pairs] == [(0, i) for i in range(1, 2000)]
+    assert sum(compared) < 2 * duplicates.CANDIDATES, "all pairs, in nine bands, are 36 million"
+
+
+def test_no_image_stops_the_check(folder, monkeypatch):
+    from sightline.data.quality import checks
+
+    decode, calls = checks.decode_pixels, []
+
+    def exhausted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError("no more")
+        return decode(*arguments)
+
+    monkeypatch.setattr(checks, "decode_pixels", exhausted)
+    report = sl.data.check(sl.Folder(folder))
+    assert len(calls) == report.images
+    assert "MemoryError: no more" in [f.detail for f in report.findings]

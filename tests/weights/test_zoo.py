@@ -2,7 +2,10 @@
 
 import hashlib
 import http.server
+import json
 import multiprocessing
+import re
+import struct
 import threading
 
 import pytest
@@ -15,10 +18,17 @@ from sightline.weights import published
 from tests.peers import fill
 
 
+def container(body: bytes) -> bytes:
+    """A file of weights with these bytes in it."""
+    entry = {"dtype": "U8", "shape": [len(body)], "data_offsets": [0, len(body)]}
+    text = json.dumps({"a": entry}).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
 class Server(http.server.BaseHTTPRequestHandler):
     """Serves one file with ranges; `cut` breaks the first answers off after so many bytes."""
 
-    data, etag, ranges, cut, asked = b"", '"one"', True, 0, 0
+    data, etag, ranges, cut, asked, sent = b"", '"one"', True, 0, 0, {}
 
     def do_GET(self):
         cls = type(self)
@@ -34,7 +44,9 @@ class Server(http.server.BaseHTTPRequestHandler):
         else:
             self.send_response(200)
         self.send_header("ETag", cls.etag)
-        self.send_header("Content-Length", str(len(cls.data) - start))
+        for name, value in {"Content-Length": str(len(cls.data) - start), **cls.sent}.items():
+            if value:
+                self.send_header(name, value)
         self.end_headers()
         body = cls.data[start:]
         if cls.cut:
@@ -53,7 +65,7 @@ def server(monkeypatch, tmp_path):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(download, "TIMEOUT", 5.0)
-    handler = type("Handler", (Server,), {"data": bytes(range(256)) * 4000, "asked": 0})
+    handler = type("Handler", (Server,), {"data": container(bytes(range(256)) * 4000), "asked": 0})
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=httpd.serve_forever, daemon=True)
     thread.start()
@@ -104,7 +116,7 @@ def test_a_part_of_another_file_is_thrown_away(how, server, entry):
     with pytest.raises(sl.weights.WeightsError):
         entry().fetch()
     if how == "file changed":
-        server.etag, server.data = '"two"', bytes(reversed(range(256))) * 3000
+        server.etag, server.data = '"two"', container(bytes(reversed(range(256))) * 3000)
     else:
         server.ranges = False
     assert entry().fetch().read_bytes() == server.data
@@ -115,6 +127,49 @@ def test_a_wrong_checksum_is_refused_and_removed(server, entry, folder):
         entry(sha256="0" * 64).fetch()
     assert not [p for p in folder.iterdir() if p.suffix in (".npz", ".part")]
     entry(sha256=sha(server.data)[:8]).fetch()  # the beginning is enough
+
+
+@pytest.mark.parametrize(
+    ("body", "sent", "why"),
+    [
+        (b"<!DOCTYPE html><html>Please log in", {}, "a web page instead of the file"),
+        (b"", {}, "is empty"),
+        (container(bytes(100))[:-10], {"Content-Length": ""}, "cut short"),
+        (container(bytes(100)), {"x-goog-hash": "crc32c=AAAAAA==,md5=AAAAAAAAAAAAAAAAAAAAAA=="}, "the checksum md5:00"),
+        (container(bytes(100)), {"Content-Length": str(1 << 50)}, "at most"),
+    ],
+    ids=["login page", "empty", "truncated", "checksum of the server", "too large"],
+)
+def test_a_wrong_body_is_never_kept(body, sent, why, server, entry, folder):
+    server.data, server.sent = body, sent
+    with pytest.raises(sl.weights.WeightsError, match=why):
+        entry().fetch()
+    assert not [p for p in folder.iterdir() if p.suffix in (".npz", ".part")]
+
+
+def test_a_server_that_drips_does_not_hold_us_for_ever(server, entry, monkeypatch):
+    monkeypatch.setattr(download, "DEADLINE", 0.0)
+    with pytest.raises(sl.weights.WeightsError, match="not complete after"):
+        entry().fetch()
+
+
+def test_revisions_are_pinned_and_repositories_checked(monkeypatch, tmp_path):
+    """Of three repositories no revision is on record; everything else on the hub has one."""
+    hub = [w for w in sl.weights.zoo() if w.source.startswith("hf:")]
+    loose = {w.name for w in hub if not re.fullmatch(r"hf:[\w/-]+@[0-9a-f]{40}", w.source)}
+    assert loose == {"vit-l16.hf-i21k-i1k", "vit-h14.hf-i21k", "bit-r50x1.hf-i1k"}
+    meta = [w for w in sl.weights.zoo() if "fbaipublicfiles" in w.source]
+    assert all(w.sha256 for w in meta)
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    (tmp_path / "model.safetensors").write_bytes(b"another model")
+    asked = []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda repo, **how: asked.append(how["revision"]) or str(tmp_path)
+    )
+    with pytest.raises(sl.weights.WeightsError, match="does not have the checksum"):
+        sl.load("vit-s14.hf-dinov2")
+    assert asked == [published.REVISIONS["facebook/dinov2-small"]]
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_what_the_server_refuses(server, entry):

@@ -12,6 +12,7 @@ from sightline.data.errors import printable
 from sightline.data.images import Pixels
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.storage import save_array
+from sightline.data.npz import read_arrays
 from sightline.spec import atomic
 
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
@@ -50,8 +51,11 @@ class SpriteStorage:
         path = _published_file(raw)
         if path is None:
             return False
-        with np.load(path, allow_pickle=False) as file:
-            images, factors = file["imgs"], file["latents_classes"]
+        try:
+            arrays = read_arrays(path, ("imgs", "latents_classes"))
+            images, factors = arrays["imgs"], arrays["latents_classes"]
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{printable(path)} is not the file of dSprites ({error}): remove it.") from error
         sizes = tuple(int(n) + 1 for n in factors.max(0)[1:])
         if images.shape != (IMAGES, 64, 64) or sizes != tuple(FACTORS.values()):
             raise ValueError(

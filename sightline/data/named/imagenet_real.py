@@ -1,6 +1,5 @@
 """ImageNet-ReaL: the reassessed labels of ImageNet's validation images (Beyer et al. 2020)."""
 
-import json
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sightline.data.errors import printable
 from sightline.data.folder import Folder
 from sightline.data.images import EncodedImage
 from sightline.data.named.entry import NamedDataset
+from sightline.untrusted import read_json
 
 FILE = "real.json"
 COUNTS = (50_000, 3_163, 57_553)  # lists, empty lists, labels in total: counted in the published file
@@ -60,10 +60,10 @@ def _read_lists(path: Path) -> list[list[int]] | None:
     if not path.exists():
         return None
     try:
-        lists = json.loads(path.read_text())
+        lists = read_json(path)
         counts = (len(lists), sum(not row for row in lists), sum(len(row) for row in lists))
         valid = all(isinstance(c, int) and 0 <= c < 1000 for row in lists for c in row)
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{printable(path)} does not contain the reassessed labels ({error}).") from error
     if counts != COUNTS or not valid:
         raise ValueError(f"{printable(path)} has {counts} lists, empty lists and labels; expected {COUNTS}.")

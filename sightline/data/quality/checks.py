@@ -153,8 +153,9 @@ def _scan_image(dataset: Dataset, row: int, raw: RawImage | BadImage, scan: _Sca
             image = orient_image(decode_pixels(header, raw.name), orientation)
         else:
             image = Image.fromarray(raw)
-    except BadImage as error:
-        scan.findings.append(Finding(kind=kind, where=dataset.where(row), detail=str(error)))
+    except Exception as error:  # one image never stops the check, whatever is wrong with it
+        detail = str(error) if isinstance(error, BadImage) else f"{type(error).__name__}: {error}"
+        scan.findings.append(Finding(kind=kind, where=dataset.where(row), detail=detail))
         return
     scan.rows.append(row)
     scan.sizes.append(image.size)

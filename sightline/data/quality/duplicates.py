@@ -16,7 +16,8 @@ THUMB = GRAY // 2  # side of the thumbnail that is kept for comparison
 MAX_BITS = 8  # of 64: with MIN_CORRELATION, 190 near duplicates across the splits of CIFAR-10, few of them wrong
 MIN_CORRELATION = 0.9  # of the gray thumbnails
 FLAT = 4.0  # variance, in gray levels squared, below which a correlation means nothing
-PAIRS = 1 << 13  # compared at a time
+PAIRS = 1 << 13  # of thumbnails, compared at a time
+CANDIDATES, AHEAD = 1 << 20, 2048  # pairs of hashes that are compared at a time, of at most so many images
 
 ImageHashes = tuple[
     NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]
@@ -63,18 +64,27 @@ def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def find_duplicates(one: ImageHashes, two: ImageHashes, *, near: int, same: bool) -> Iterator[DuplicatePair]:
-    """For each image of the second set, the first image of the first set that is (nearly) the same."""
-    pairs = np.concatenate([np.empty((0, 2), np.int64), *_candidates(one[0], two[0], near, same)])
-    pairs = np.unique(pairs, axis=0)
-    matched = np.zeros(len(two[0]), dtype=np.bool_)
-    for start in range(0, len(pairs), PAIRS):
-        block = pairs[start : start + PAIRS]
-        block = block[~matched[block[:, 1]]]
-        for first, second in block[_is_same_image(one[1][block[:, 0]], two[1][block[:, 1]])]:
-            if not matched[second]:
-                matched[second] = True
-                bits = int(_bit_counts(one[0][first : first + 1] ^ two[0][second : second + 1])[0])
-                yield DuplicatePair(int(first), int(second), bits, bool(one[2][first] == two[2][second]))
+    """For each image of the second set, the first image of the first set that is (nearly) the same.
+
+    Images of the first set are taken in order, a few at a time, and compared with those of the second that have no
+    partner yet. So a thousand copies of an image cost a thousand comparisons, not a million.
+    """
+    bands, row = _Bands(two[0], np.arange(len(two[0])), near), 0
+    while row < len(one[0]) and len(bands.rows):
+        pairs, row = bands.candidates(one[0], row, near)
+        if same:
+            pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+        matched = np.zeros(len(two[0]), dtype=np.bool_)
+        for start in range(0, len(pairs), PAIRS):
+            block = pairs[start : start + PAIRS]
+            block = block[~matched[block[:, 1]]]
+            for first, second in block[_is_same_image(one[1][block[:, 0]], two[1][block[:, 1]])]:
+                if not matched[second]:
+                    matched[second] = True
+                    bits = int(_bit_counts(one[0][first : first + 1] ^ two[0][second : second + 1])[0])
+                    yield DuplicatePair(int(first), int(second), bits, bool(one[2][first] == two[2][second]))
+        if matched.any():
+            bands = _Bands(two[0], bands.rows[~matched[bands.rows]], near)
 
 
 def _is_same_image(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -89,20 +99,33 @@ def _is_same_image(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> NDArray[np
     )
 
 
-def _candidates(one: NDArray[np.uint64], two: NDArray[np.uint64], near: int, same: bool) -> Iterator[NDArray[np.int64]]:
-    """Pairs of images whose hashes agree in a band of bits and differ in at most `near`."""
-    edges = np.linspace(0, 64, near + 2).astype(int)
-    for low, high in pairwise(edges):
-        mask = np.uint64((1 << (int(high) - int(low))) - 1)
-        left, right = ((h >> np.uint64(low)) & mask for h in (one, two))
-        order = np.argsort(right, kind="stable")
-        first = np.searchsorted(right[order], left, side="left")
-        count = np.searchsorted(right[order], left, side="right") - first
-        for start in range(0, len(left), 2048):
-            counts = count[start : start + 2048]
-            rows = np.repeat(np.arange(start, start + len(counts)), counts)
+class _Bands:
+    """Some images, sorted by each band of bits of their hashes: hashes that differ in at most `near` agree in one."""
+
+    def __init__(self, hashes: NDArray[np.uint64], rows: NDArray[np.int64], near: int):
+        self.hashes, self.rows = hashes, rows
+        edges = np.linspace(0, 64, near + 2).astype(int)
+        self.shifts = [(np.uint64(low), np.uint64((1 << (int(high) - int(low))) - 1)) for low, high in pairwise(edges)]
+        values = [(hashes[rows] >> shift) & mask for shift, mask in self.shifts]
+        orders = [np.argsort(v, kind="stable") for v in values]
+        self.sorted = [(rows[order], v[order]) for v, order in zip(values, orders)]
+
+    def candidates(self, one: NDArray[np.uint64], row: int, near: int) -> tuple[NDArray[np.int64], int]:
+        """Pairs of an image of `one`, from `row` on, and one of these that differ in at most `near` bits, in order;
+        and where to go on. As many rows as make about CANDIDATES comparisons, but one at least."""
+        ahead = one[row : row + AHEAD]
+        spans = []
+        for (shift, mask), (_, values) in zip(self.shifts, self.sorted):
+            keys = (ahead >> shift) & mask
+            spans.append((np.searchsorted(values, keys, "left"), np.searchsorted(values, keys, "right")))
+        work = np.cumsum(sum(right - left for left, right in spans))
+        end = max(1, int(np.searchsorted(work, CANDIDATES, "right")))
+        found = [np.empty((0, 2), np.int64)]
+        for (partners, _), (left, right) in zip(self.sorted, spans):
+            counts = (right - left)[:end]
+            rows = np.repeat(np.arange(row, row + len(counts)), counts)
             steps = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-            partners = order[first[rows] + steps]
-            keep = _bit_counts(one[rows] ^ two[partners]) <= near
-            keep &= (rows < partners) if same else True
-            yield np.stack([rows[keep], partners[keep]], axis=1)
+            others = partners[np.repeat(left[:end], counts) + steps]
+            keep = _bit_counts(one[rows] ^ self.hashes[others]) <= near
+            found.append(np.stack([rows[keep], others[keep]], axis=1))
+        return np.unique(np.concatenate(found), axis=0), row + end

@@ -18,6 +18,7 @@ from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints, hash_key, permute
 from sightline.data.errors import BadImage, printable
 from sightline.data.images import MAX_BYTES, EncodedImage, RawImage
+from sightline.data.labeled import class_numbers
 from sightline.data.shards.tar import ShardIndex, index_shard, name_at
 from sightline.files import open_for_reads, read_at
 from sightline.progress import progress
@@ -50,7 +51,7 @@ class Shards(Dataset):
         self.shard, self.offset, self.size, self.labels = index.shard, index.offset, index.size, index.label
         self.counts_by_shard = np.bincount(self.shard, minlength=len(self.paths))
         self.starts = np.concatenate([[0], np.cumsum(self.counts_by_shard)])
-        self.classes = tuple(classes) if classes is not None else _class_names(self.paths[0], self.labels)
+        self.classes = tuple(classes) if classes is not None else _class_names(self.paths[0], self.labels, self.name)
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ValueError(
                 f"{self.name}: there are {len(self.classes)} classes, but labels up to {self.labels.max()}."
@@ -154,8 +155,8 @@ def _read_index(paths: list[str]) -> ShardIndex:
     return ShardIndex.join([index_shard(p, number=i) for i, p in numbered])
 
 
-def _class_names(first: str, labels: Ints) -> tuple[str, ...]:
+def _class_names(first: str, labels: Ints, name: str) -> tuple[str, ...]:
     try:
         return tuple(str(c) for c in json.loads((Path(first).parent / "classes.json").read_text()))
     except (OSError, ValueError):
-        return tuple(str(i) for i in range(int(labels.max(initial=-1)) + 1))
+        return class_numbers(int(labels.max(initial=-1)) + 1, name)

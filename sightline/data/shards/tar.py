@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import SUFFIXES
-from sightline.files import open_for_reads, read_at
+from sightline.files import read_at
+from sightline.untrusted import open_regular
 
 BLOCK = 512
 ENDINGS = tuple(s[1:] for s in SUFFIXES)
+LARGEST = 2**63 - 2  # label; one that no array can hold is refused like this one
 REGULAR, LONG_NAME, PAX = (b"0", b"\0"), b"L", b"x"
 
 
@@ -105,13 +107,10 @@ def name_at(path: str, offset: int) -> str:
 def index_shard(path: str, *, number: int) -> ShardIndex:
     """The samples of one shard. One without an image or a label is skipped."""
     try:
-        handle = open_for_reads(path)
+        with open_regular(path) as file:
+            rows = list(_samples(file.fileno(), path))
     except OSError as error:
         raise ValueError(f"{printable(path)} cannot be read ({error.strerror}).") from error
-    try:
-        rows = list(_samples(handle, path))
-    finally:
-        os.close(handle)
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
     shard = np.full(len(rows), number, dtype=np.int32)
     return ShardIndex(shard=shard, offset=columns[:, 0], size=columns[:, 1], label=columns[:, 2])
@@ -144,7 +143,9 @@ def _label(raw: bytes, ending: str) -> int | None:
     try:
         if ending == "json":
             values = json.loads(raw)
-            return int(values["label"] if "label" in values else values["cls"])
-        return int(raw) if ending == "cls" else None
-    except (ValueError, KeyError, TypeError):
+            label = int(values["label"] if "label" in values else values["cls"])
+        else:
+            label = int(raw) if ending == "cls" else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return None if label is None else min(max(label, -1), LARGEST)

@@ -1,12 +1,12 @@
 """Open a file, a run folder or a hub folder, with the configuration files next to the weights."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sightline.models.variants import Config
 from sightline.spec import ImageSpec
+from sightline.untrusted import open_regular, read_json
 from sightline.weights.containers.header import Probability
 from sightline.weights.containers.npz import NpzSource
 from sightline.weights.containers.pth import open_pth
@@ -49,7 +49,7 @@ def open_path(path: str | Path) -> Checkpoint:
 def open_file(path: Path) -> Source:
     """Open a checkpoint by its first bytes; its name does not matter."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(16)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
@@ -93,8 +93,8 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        held = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        held = read_json(path)
+    except (OSError, ValueError) as error:
         raise WeightsError(f"{path} is not readable JSON ({error}).") from error
     return held if isinstance(held, dict) else {}
 

@@ -1,5 +1,6 @@
 """Files written by torch.save, read with weights_only loading and nothing else."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sightline.spec import atomic
+from sightline.weights.containers.pickled import check_claim, refuse_bomb
 from sightline.weights.containers.source import StateDictSource
 from sightline.weights.report import WeightsError
 
@@ -28,9 +30,8 @@ def _unpickle_weights(path: Path) -> Any:
     with path.open("rb") as file:
         mapped = file.read(2) == b"PK"
     try:
+        refuse_bomb(path)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except MemoryError:
-        raise
     except Exception as error:
         first = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
         raise WeightsError(
@@ -47,6 +48,7 @@ def _state_dict(checkpoint: Any, path: Path) -> dict[str, Tensor]:
                 break
             if any(v.layout != torch.strided or v.is_quantized or v.is_meta for v in checkpoint.values()):
                 raise WeightsError(f"{path} holds sparse, quantized or empty tensors; expected plain ones.")
+            _check_total(checkpoint, path)
             return dict(checkpoint)
         inside = next((checkpoint[k] for k in CONTAINERS if isinstance(checkpoint.get(k), Mapping)), None)
         if inside is None:
@@ -55,7 +57,18 @@ def _state_dict(checkpoint: Any, path: Path) -> dict[str, Tensor]:
     raise WeightsError(f"{path} holds no state dict: expected a dict of tensors, or one under {', '.join(CONTAINERS)}.")
 
 
+def _check_total(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Tensors that share memory are copied apart: many names of one must not grow without bound."""
+    try:
+        check_claim(sum(t.numel() * t.element_size() for t in tensors.values()), path.stat().st_size)
+    except ValueError as error:
+        raise WeightsError(f"{path} is refused: {error}.") from error
+
+
 def write_pth(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a plain dict of tensors with `torch.save`, atomically."""
     with atomic(path) as partial:
-        torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)
+        try:
+            torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, partial)
+        except RuntimeError as error:  # torch's own writer, on a full disk
+            raise OSError(errno.EIO, str(error).splitlines()[0][:120], str(path)) from error

@@ -69,11 +69,11 @@ class SafetensorsSource:
 
     def _add(self, key: str, entry: Mapping[str, Any]) -> None:
         if entry["dtype"] not in DTYPES:
-            raise WeightsError(f"{key} has type {entry['dtype']}; expected one of {', '.join(DTYPES)}.")
+            raise WeightsError(f"{key} has type {entry['dtype']!s:.80}; expected one of {', '.join(DTYPES)}.")
         dtype, shape, (a, b) = DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
         numbers = (*shape, a, b)
         if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**62 for n in numbers):
-            raise WeightsError(f"{key} has the impossible shape {shape}.")
+            raise WeightsError(f"{key} has the impossible shape {shape!s:.80}.")
         if a > b or b - a != math.prod(shape) * dtype.itemsize:
             raise WeightsError(f"{key} has {b - a} bytes, which does not match shape {shape} of {dtype}: damaged.")
         self.shapes[key], self.dtypes[key], self._spans[key] = shape, dtype, (a, b)
