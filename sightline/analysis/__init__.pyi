@@ -63,3 +63,5 @@ from .similarity.neighbors import NeighborSimilarity as NeighborSimilarity
 from .similarity.neighbors import neighbor_similarity as neighbor_similarity
 from .similarity.pooling_comparison import PoolingComparison as PoolingComparison
 from .similarity.pooling_comparison import pooling_comparison as pooling_comparison
+from .tokens.logit_lens import LogitLens as LogitLens
+from .tokens.logit_lens import logit_lens as logit_lens
