@@ -65,3 +65,5 @@ from .similarity.pooling_comparison import PoolingComparison as PoolingCompariso
 from .similarity.pooling_comparison import pooling_comparison as pooling_comparison
 from .tokens.logit_lens import LogitLens as LogitLens
 from .tokens.logit_lens import logit_lens as logit_lens
+from .tokens.patching import ActivationPatching as ActivationPatching
+from .tokens.patching import activation_patching as activation_patching

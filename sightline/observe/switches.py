@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.attention import Interception
 from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, find_child
 from sightline.models.taps import first_tensor
-from sightline.models.vit import Block, ViT
+from sightline.models.vit import Block
+from sightline.observe.branches import rewriting_heads
 from sightline.observe.model import ObservedModel
+from sightline.observe.stream import like_output
 
 FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)")
 
@@ -62,19 +63,14 @@ def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
                 hook = _without(s.prefix + switch.number)
                 stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
             case "head":
-                _no_head(stack, s, block, switch.head)
+                stack.enter_context(rewriting_heads(s, block, lambda out: _silent(out, switch.head)))
             case "skip":
                 _no_skips(stack, block)
         yield
 
 
 def _as_it_came(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    return _like(output, first_tensor("the block", (*args, *kwargs.values())))
-
-
-def _like(output: Any, value: Tensor) -> Any:
-    """A value in the form of the block's own output."""
-    return value if isinstance(output, Tensor) else (value, *output[1:])
+    return like_output(output, first_tensor("the block", (*args, *kwargs.values())))
 
 
 def _without(token: int) -> Callable:
@@ -86,37 +82,6 @@ def _without(token: int) -> Callable:
         return tuple(map(cut, args)), {k: cut(v) for k, v in kwargs.items()}
 
     return hook
-
-
-def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) -> None:
-    if isinstance(s.model, ViT):
-        tap: nn.Module = block.attn.per_head  # type: ignore[assignment, union-attr]
-        stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
-        return
-    hits: list[int] = []
-    running = _within(block, stack)
-
-    def fused(call: Any, *args: Any, **kwargs: Any) -> Tensor:
-        out = call(*args, **kwargs)
-        if not running:
-            return out
-        hits.append(1)
-        return _silent(out, head)
-
-    def check(module: nn.Module, args: Any, output: Any) -> None:
-        if not hits:
-            raise ValueError(f"{s.name} writes its attention out, so that a head cannot be switched off from outside.")
-
-    stack.enter_context(Interception(fused))
-    stack.callback(s.model.register_forward_hook(check).remove)
-
-
-def _within(block: nn.Module, stack: ExitStack) -> list[bool]:
-    """Not empty while the block runs."""
-    running: list[bool] = []
-    stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
-    stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
-    return running
 
 
 def _silent(out: Tensor, head: int) -> Tensor:
@@ -139,4 +104,4 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
     stack.callback(attention.register_forward_hook(lambda m, a, out: seen.update(a=first_tensor("", out))).remove)
     stack.callback(norm.register_forward_pre_hook(lambda m, a: (seen["a"],)).remove)
     stack.callback(mlp.register_forward_hook(lambda m, a, out: seen.update(m=first_tensor("", out))).remove)
-    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, seen["m"])).remove)
+    stack.callback(block.register_forward_hook(lambda m, a, out: like_output(out, seen["m"])).remove)
