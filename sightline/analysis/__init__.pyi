@@ -67,3 +67,7 @@ from .tokens.logit_lens import LogitLens as LogitLens
 from .tokens.logit_lens import logit_lens as logit_lens
 from .tokens.patching import ActivationPatching as ActivationPatching
 from .tokens.patching import activation_patching as activation_patching
+from .tokens.outliers import OutlierTokens as OutlierTokens
+from .tokens.outliers import outlier_tokens as outlier_tokens
+from .tokens.outliers import outliers as outliers
+from .tokens.outliers import register_switch as register_switch

@@ -1,4 +1,4 @@
-"""Parts of a model switched off for a while: "block 3", "skip 3", "head 3.1", "token 17"."""
+"""Parts of a model switched off for a while, "block 3", "skip 3", "head 3.1", "token 17", or a register added to it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,26 +14,35 @@ from sightline.models.taps import first_tensor
 from sightline.models.vit import Block
 from sightline.observe.branches import rewriting_heads
 from sightline.observe.model import ObservedModel
+from sightline.observe.registers import check_register, adding_register
 from sightline.observe.stream import like_output
 
-FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)")
+FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)")
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What is switched off: a block, both skips of a block, one head, or one patch token."""
+    """What is switched off: a block, both skips of a block, one head, or one patch token; or a test-time register."""
 
     kind: str
     number: int
     head: int = 0
+    neurons: tuple[tuple[int, int], ...] = ()  # block and number of each, for a register
 
     @classmethod
     def parse(cls, text: str, s: ObservedModel) -> "Switch":
         """From words, checked against the model."""
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f'What is switched off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
-        made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
+            raise ValueError(
+                'What is switched is "block 3", "skip 3", "head 3.1" or "token 17", or "register 5.12+5.80" with the '
+                f"blocks and numbers of neurons; got {text!r}."
+            )
+        if found[6]:
+            pairs = [tuple(map(int, pair.split("."))) for pair in found[7].split("+")]
+            made = cls("register", max(b for b, _ in pairs), neurons=tuple(dict.fromkeys(pairs)))  # type: ignore[arg-type]
+        else:
+            made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
         made.check(s, text)
         return made
 
@@ -43,12 +52,16 @@ class Switch:
             raise ValueError(f"{s.name} is no Transformer: {text!r} cannot be switched off.")
         most = s.grid[0] * s.grid[1] if self.kind == "token" else blocks
         if self.number >= most:
-            raise ValueError(f"{s.name} has {self.kind}s 0 to {most - 1} (blocks for heads); got {text!r}.")
+            what = "token" if self.kind == "token" else "block"
+            raise ValueError(f"{s.name} has {what}s 0 to {most - 1}; got {text!r}.")
         c: Any = getattr(s.model, "encoder_config", getattr(s.model, "config", None))
         if self.kind == "head" and self.head >= c.heads:
             raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
-        if self.kind == "token" and getattr(c, "position", None) == "relative":
-            raise ValueError(f"{s.name} attends by relative positions: a token cannot be taken out.")
+        if self.kind in ("token", "register") and getattr(c, "position", None) == "relative":
+            what = "taken out" if self.kind == "token" else "added"
+            raise ValueError(f"{s.name} attends by relative positions: a token cannot be {what}.")
+        if self.kind == "register":
+            check_register(s, self.neurons, text)
 
 
 @contextmanager
@@ -66,6 +79,8 @@ def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
                 stack.enter_context(rewriting_heads(s, block, lambda out: _silent(out, switch.head)))
             case "skip":
                 _no_skips(stack, block)
+            case "register":
+                stack.enter_context(adding_register(s, switch.neurons))
         yield
 
 
