@@ -71,3 +71,6 @@ from .tokens.outliers import OutlierTokens as OutlierTokens
 from .tokens.outliers import outlier_tokens as outlier_tokens
 from .tokens.outliers import outliers as outliers
 from .tokens.outliers import register_switch as register_switch
+from .attention.position_content import PositionContent as PositionContent
+from .attention.position_content import centered_logits as centered_logits
+from .attention.position_content import position_content as position_content
