@@ -29,11 +29,12 @@ from sightline.analysis.similarity.neighbors import neighbor_similarity
 from sightline.analysis.similarity.pooling_comparison import pooling_comparison
 from sightline.analysis.tokens.logit_lens import logit_lens
 from sightline.analysis.tokens.outliers import outlier_tokens, register_switch
-from sightline.analysis.tokens.patching import activation_patching
+from sightline.analysis.tokens.patching import activation_patching, choose_pairs
 from sightline.data.datasets import Dataset
 from sightline.data.scenes.scenes import Scenes
 from sightline.observe.identity import distinct_names, source
-from sightline.observe.model import Model, ObservedModel, observe
+from sightline.observe.images import ImageSource
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.readout import readout
 from sightline.spec import Result
 
@@ -134,6 +135,19 @@ def _no_register(inspection: Inspection) -> str | None:
     return None if found.startswith("register ") else found
 
 
+def _no_pair(inspection: Inspection) -> str | None:
+    """Patching needs two images that differ in their logits; a head that was never trained gives zeros."""
+    s = inspection.models[0]
+    if why := _no_classes(inspection):
+        return why
+    try:
+        with evaluation_mode(s):
+            choose_pairs(s, ImageSource(data=inspection.data, batch=8, n=8, seed=inspection.seed), 1)
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None
+
+
 def _one_image(inspection: Inspection) -> str | None:
     few = None if inspection.n > 1 else "one image does not tell position from content"
     return _no_attention(inspection) or few
@@ -230,10 +244,7 @@ LOOK: dict[str, Analysis] = {
         lambda t: head_attention(t.models[0], t.data, n=min(t.n, SHOWN), seed=t.seed), _no_attention
     ),
     "logit-lens": Analysis(lambda t: logit_lens(t.models[0], t.data, n=t.few, seed=t.seed), _no_readout),
-    "activation-patching": Analysis(
-        lambda t: activation_patching(t.models[0], t.data, seed=t.seed),
-        lambda t: _no_classes(t) or ("patching needs two images" if t.n < 2 else None),
-    ),
+    "activation-patching": Analysis(lambda t: activation_patching(t.models[0], t.data, seed=t.seed), _no_pair),
     "outlier-tokens": Analysis(lambda t: outlier_tokens(t.models[0], t.data, n=t.n, seed=t.seed), _no_attention),
     "outlier-tokens-register": Analysis(
         lambda t: outlier_tokens(t.models[0], t.data, register=t.register, n=t.n, seed=t.seed), _no_register

@@ -14,7 +14,7 @@ from sightline.models.taps import first_tensor
 from sightline.models.vit import Block
 from sightline.observe.branches import rewriting_heads
 from sightline.observe.model import ObservedModel
-from sightline.observe.registers import check_register, adding_register
+from sightline.observe.registers import adding_register, check_register
 from sightline.observe.stream import like_output
 
 FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)")

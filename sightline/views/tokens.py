@@ -53,7 +53,8 @@ def draw_outliers(r: OutlierTokens, figure: Any) -> None:
         middle.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
         bottom = bottom + share
     middle.set(xlabel="block", ylabel="share of attention received", ylim=(0, 1))
-    middle.legend(loc="lower right")
+    middle.set_xticks(spread_out(len(r.mass), MAPS))
+    middle.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     top = r.top_channels(6)
     right.barh(range(len(top)), [share for _, share in top], color=COLORS[0])
     right.set_yticks(range(len(top)), [str(channel) for channel, _ in top])
@@ -112,7 +113,9 @@ def outliers_payload(r: OutlierTokens, room: int) -> Payload:
 
 def named(places: Sequence[str]) -> tuple[str, ...]:
     """The places as the film calls them."""
-    return tuple("The input" if p == "input" else p[:1].upper() + p[1:] if p.startswith("block ") else p for p in places)
+    return tuple(
+        "The input" if p == "input" else p[:1].upper() + p[1:] if p.startswith("block ") else p for p in places
+    )
 
 
 OUTLIERS = View(
@@ -123,7 +126,7 @@ OUTLIERS = View(
     size=(9.6, 5.0),
     several_panels=True,
     paper=Paper(
-        "Darcet et al. 2023, figures 3 and 4; Jiang et al. 2025",
+        "Darcet et al. 2023; Jiang et al. 2025",
         "Large ViTs that were trained for long turn a few patches of the background into tokens of very large norm, "
         "which draw attention; a few neurons make them, and a token added at test time can take them over.",
     ),
@@ -147,7 +150,7 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
             shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
             if i == 0:
                 axes[i, j + 1].set_title(r.places[place].split(".")[-1], fontsize=8)
-    above.colorbar(shown, ax=list(axes[:, -1]), label="classes below the target", fraction=0.08, pad=0.02)
+    above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
     ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images whose class is read as the model reads it")
     hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
@@ -167,11 +170,11 @@ def shorten(text: str, most: int = 22) -> str:
 def lens_sentence(r: LogitLens) -> str:
     settled = r.decided()
     late = np.median(settled[settled >= 0]) if (settled >= 0).any() else np.nan
-    when = "it is never settled" if np.isnan(late) else f"it is settled from {r.places[int(late)]} on (median)"
+    when = "is never settled" if np.isnan(late) else f"is settled from {r.places[int(late)]} on (median)"
     hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
     best = int(hits.argmax())
     return (
-        f"Read with the model's own head, {when}; the patches give it most often after {r.places[best]}, "
+        f"Read with the model's own head, the class {when}; the patches give it most often after {r.places[best]}, "
         f"{percent(float(hits[best]))} of them."
     )
 
@@ -192,8 +195,8 @@ def lens_payload(r: LogitLens, room: int) -> Payload:
 
 
 def _lens_note(r: LogitLens, image: int, place: int) -> str:
-    whole = f"Target: {r.name(int(r.targets[image]))}, {percent(float(r.answer[image, place]))} as the model reads it here."
-    return whole
+    share = percent(float(r.answer[image, place]))
+    return f"Target: {r.name(int(r.targets[image]))}, {share} as the model reads it here."
 
 
 LENS = View(
@@ -204,7 +207,7 @@ LENS = View(
     size=(9.6, 5.2),
     several_panels=True,
     paper=Paper(
-        "Vilas et al. 2023, figures 2 and 3",
+        "Vilas et al. 2023",
         "The class can be read from image tokens too, and better the deeper the block.",
     ),
     payload=lens_payload,
@@ -214,7 +217,7 @@ LENS = View(
 
 def draw_patching(r: ActivationPatching, figure: Any) -> None:
     """One pair and where its difference is by depth above; the class token, branches and heads below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 1))
+    above, below = figure.subfigures(2, 1, height_ratios=(4, 5))
     chosen = spread_out(len(r.places), MAPS - 1)
     axes = map_rows(above, len(chosen) + 2, 1)[0]
     for i, what in enumerate(("source", "destination")):
@@ -230,12 +233,13 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     for i, kind in enumerate(r.kinds):
         panels[1].plot(r.branches[..., i].mean(0), marker="o", color=COLORS[i], label=kind)
     panels[1].axhline(0, color=PALE, linewidth=0.8)
-    panels[1].set(xlabel="block", ylabel="share restored by a branch")
+    panels[1].set(xlabel="block", ylabel="share restored by a branch", xticks=spread_out(r.branches.shape[1], MAPS))
     panels[1].legend(loc="best")
     if r.heads.size:
         mean = r.heads.mean(0)
         heat(panels[2], mean.T, top=nice_top(mean), label="share restored by a head")
         panels[2].set(xlabel="block", ylabel="head", yticks=spread_out(mean.shape[1], 8))
+        panels[2].set_xticks(spread_out(len(mean), MAPS))
 
 
 def _draw_depth(r: ActivationPatching, ax: Any) -> None:
@@ -254,7 +258,9 @@ def _draw_depth(r: ActivationPatching, ax: Any) -> None:
 def patching_sentence(r: ActivationPatching) -> str:
     mean = np.nan_to_num(r.branches.mean(0), nan=-np.inf)
     block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
-    text = f"The {r.kinds[kind]} of block {block} carries most of the difference ({percent(float(mean[block, kind]))})"
+    name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]
+    share = percent(float(mean[block, kind]))
+    text = f"The {name} branch of block {block} carries most of the difference ({share})"
     if r.heads.size:
         heads = r.heads.mean(0)
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
@@ -288,7 +294,7 @@ PATCHING = View(
     size=(9.6, 4.8),
     several_panels=True,
     paper=Paper(
-        "Zhang and Nanda 2023 (method, on language models)",
+        "Zhang and Nanda 2023, on language models",
         "The difference of two logits is the measure to use, and patching in one direction shows what is sufficient.",
     ),
     payload=patching_payload,
@@ -304,7 +310,7 @@ def draw_split(r: PositionContent, figure: Any) -> None:
     for name, share, color in zip(PARTS, r.by_block(), (COLORS[0], COLORS[1], COLORS[4])):
         left.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
         bottom = bottom + share
-    left.set(xlabel="block", ylabel="share of the logits' variance", ylim=(0, 1))
+    left.set(xlabel="block", ylabel="share of the logits' variance", ylim=(0, 1), xticks=spread_out(len(bottom), MAPS))
     left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     blocks, heads = r.total.shape
     right.scatter(np.repeat(np.arange(blocks), heads), r.share[0].ravel(), color=COLORS[0], s=22)
@@ -334,11 +340,11 @@ def split_sentence(r: PositionContent) -> str:
     each = r.by_block()
     most = int(each[0].argmax())
     block, head = r.most_positional()
+    first, top, last, key = (percent(float(x)) for x in (each[0, 0], each[0, most], each[0, -1], each[1, -1]))
     return (
-        f"Position explains {percent(float(each[0, 0]))} of the first block's logits, {percent(float(each[0, most]))} at "
-        f"most (block {most}) and {percent(float(each[0, -1]))} of the last block's; what an image adds to a key whatever "
-        f"the query is explains {percent(float(each[1, -1]))} there. Most positional is head {head} of block {block} "
-        f"({percent(float(r.share[0, block, head]))})."
+        f"Position explains {first} of the first block's logits, {top} at most (block {most}) and {last} of the last "
+        f"block's; what an image adds to a key whatever the query is explains {key} there. Most positional is head "
+        f"{head} of block {block} ({percent(float(r.share[0, block, head]))})."
     )
 
 
@@ -366,7 +372,7 @@ SPLIT = View(
     size=(9.0, 5.2),
     several_panels=True,
     paper=Paper(
-        "Doshi et al. 2026 (a related decomposition, of tokens)",
+        "Doshi et al. 2026, by a related decomposition of tokens",
         "Attention works mostly through content; heads specialize in position, in content, or in both.",
     ),
     payload=split_payload,

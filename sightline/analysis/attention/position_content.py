@@ -173,9 +173,7 @@ def _result(s: ObservedModel, sums: LogitSums, how: dict[str, Any], about: About
     )
 
 
-def _maps(
-    s: ObservedModel, sums: LogitSums
-) -> tuple[NDArray[np.uint8], NDArray[np.float32], tuple[int, int], int]:
+def _maps(s: ObservedModel, sums: LogitSums) -> tuple[NDArray[np.uint8], NDArray[np.float32], tuple[int, int], int]:
     """Attention of the first image, and what it would be by either part of the logits alone, as bytes."""
     rows, peaks = [], []
     cells = s.grid[0] * s.grid[1]

@@ -176,8 +176,8 @@ def _result(
     seen = np.union1d(found["top"], found["targets"]).tolist()
     return LogitLens(
         title=f"Logit lens of {s.name}",
-        caption=f"The last norm and the head of {s.name} applied to every token at {len(places)} places of the residual "
-        f"stream, {len(images)} images. The class that is followed is {how['targets']}.",
+        caption=f"The last norm and the head of {s.name} applied to every token at {len(places)} places of the "
+        f"residual stream, {len(images)} images. The class that is followed is {how['targets']}.",
         how=how,
         about=about,
         places=tuple(p.name for p in places),

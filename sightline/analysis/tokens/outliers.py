@@ -3,7 +3,7 @@
 Darcet et al. 2023 found them in dull patches of large ViTs; Jiang et al. 2025 move them to a token added at test time.
 """
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,11 +108,15 @@ def outlier_tokens(
     switch = _checked(s, times, register)
     sums = TokenSums(s, times, registers=bool(register))
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
-    with evaluation_mode(s), switch_off(s, switch) if switch else nullcontext():
-        with attention_probs(s, sums.attention) as taps, watching(residual_stream(s), sums.stream):
-            for made in images.batches([s], what="outlier tokens"):
-                s.model(made.images[0])
-                sums.show(thumbnails(made.images[0], s.image, 160))
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_mode(s))
+        if switch:
+            stack.enter_context(switch_off(s, switch))
+        taps = stack.enter_context(attention_probs(s, sums.attention))
+        stack.enter_context(watching(residual_stream(s), sums.stream))
+        for made in images.batches([s], what="outlier tokens"):
+            s.model(made.images[0])
+            sums.show(thumbnails(made.images[0], s.image, 160))
     how = {"n": sums.images, "batch": batch, "seed": seed, "times": times, "spreads": SPREADS, "proof": taps.proof}
     return _result(s, sums, register, how=how, about=images.about(s))
 
@@ -126,7 +130,9 @@ def _checked(s: ObservedModel, times: float, register: str) -> Switch | None:
         return None
     switch = Switch.parse(register, s)
     if switch.kind != "register":
-        raise ValueError(f'register is a switch such as "register 5.12+5.80" (sl.analysis.register_switch); got {register!r}.')
+        raise ValueError(
+            f'register is a switch such as "register 5.12+5.80" (sl.analysis.register_switch); got {register!r}.'
+        )
     return switch
 
 
@@ -221,8 +227,8 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
     added = ", with a register added at test time" if register else ""
     return OutlierTokens(
         title=f"Outlier tokens of {s.name}{added}",
-        caption=f"Norms of the tokens after each block and the attention that each receives, over {sums.images:,} images"
-        f"{added}. An outlier has more than {sums.times:g} times the median norm of its image's patches.",
+        caption=f"Norms of the tokens after each block and the attention that each receives, over {sums.images:,} "
+        f"images{added}. An outlier has more than {sums.times:g} times the median norm of its image's patches.",
         how=how,
         about=about,
         places=tuple(p.name for p in residual_stream(s)),
@@ -268,7 +274,8 @@ def register_switch(
         if not share.any():
             total = sum(map(len, images))
             raise ValueError(
-                f"No patch of {s.name} is an outlier in these {total} images, so there is nothing to move to a register."
+                f"No patch of {s.name} is an outlier in these {total} images, "
+                "so there is nothing to move to a register."
             )
         onset = int((share >= share.max() / 2).nonzero()[0])
         peak = int(share.argmax())

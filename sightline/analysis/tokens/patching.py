@@ -18,17 +18,18 @@ from sightline.models.taps import record
 from sightline.observe.branches import branches, rewriting_heads
 from sightline.observe.images import Data, ImageSource, thumbnails
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
-from sightline.observe.stream import Place, residual_stream, rewriting, watching
+from sightline.observe.stream import residual_stream, rewriting, skipping, watching
 from sightline.spec import About, Result
 
-CANDIDATES = 4  # images per pair that are looked at for two which the model tells apart
+CANDIDATES = 16  # images per pair that are looked at for two of different classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationPatching(Result):
     """Shares of the difference in logits that a patch restores: 0 as without it, 1 as in the source.
 
-    With a and b the classes that the model gives source and destination, m = logit a - logit b, and the share is
+    With a and b the classes that the model gives source and destination (if they are the same, the two classes whose
+    logits the images move apart the most), m = logit a - logit b, and the share is
     (m of the patched run - m of the destination) / (m of the source - m of the destination). It may lie outside of 0
     to 1: a patch can overshoot, or work against the source.
 
@@ -50,7 +51,7 @@ class ActivationPatching(Result):
     heads: NDArray[np.float64]  # (pairs, blocks, heads): one head replaced at all tokens; no heads in a CNN
     controls: NDArray[np.float64]  # (pairs, 2, places): nothing replaced, everything replaced
     difference: NDArray[np.float64]  # (pairs, 2): logit a - logit b of source and destination
-    classes: NDArray[np.int64]  # (pairs, 2): what the model says of source and destination
+    classes: NDArray[np.int64]  # (pairs, 2): a and b
     names: dict[str, str]  # of the classes, by number, where the model knows them
     images: NDArray[np.uint8]  # (pairs, 2, height, width, 3)
     passes: int  # patched runs in all
@@ -77,9 +78,9 @@ def activation_patching(
 ) -> ActivationPatching:
     """Copy activations from one image into the run of another: by region of patches, branch and head, in every block.
 
-    Images are paired in their order, the first with the next one that the model gives another class: the source and
-    the destination. `cells` is the number of regions along each axis; as many as there are patches, or more, gives
-    single patches. Runs share the blocks before the patch, `batch` of them at a time; `passes` counts them.
+    Images are paired in their order, the first with the next one that the model gives another class, if there is one:
+    the source and the destination. `cells` is the number of regions along each axis; as many as there are patches, or
+    more, gives single patches. `batch` runs pass at a time, without the blocks before the patch; `passes` counts them.
 
     >>> model = sl.build("vit-nano4", classes=10, depth=2)
     >>> _ = torch.nn.init.normal_(model.head.weight)
@@ -93,30 +94,31 @@ def activation_patching(
     s = observe(model)
     if not s.classes:
         raise ValueError(f"{s.name} has no classes: patching compares logits, so load one with its head.")
-    images = ImageSource(data=data, batch=min(batch, CANDIDATES * pairs), n=max(2, CANDIDATES * pairs), seed=seed)
+    images = ImageSource(data=data, batch=min(batch, CANDIDATES), n=max(2, CANDIDATES * pairs), seed=seed)
     with evaluation_mode(s):
-        seen = [(b.images[0], s.model(b.images[0])) for b in images.batches([s], what="images to patch")]
-        chosen = choose_pairs(s, *(torch.cat(t) for t in zip(*seen)), count=pairs)
+        chosen = choose_pairs(s, images, pairs)
         found = [Patching(s, *pair, cells=cells, batch=batch) for pair in chosen]
         runs = [each.run() for each in found]
     how = {"pairs": len(found), "cells": cells, "batch": batch, "seed": seed, "direction": "source into destination"}
     return _result(s, found, runs, pairs=chosen, how=how, about=images.about(s))
 
 
-def choose_pairs(s: ObservedModel, images: Tensor, logits: Tensor, *, count: int) -> list[tuple[Tensor, Tensor]]:
-    """Each image with the next free one of another predicted class."""
-    said, free, found = logits.argmax(-1).tolist(), list(range(len(images))), []
+def choose_pairs(s: ObservedModel, images: ImageSource, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Each image with the next free one of another predicted class, or else with the next one of other logits."""
+    seen = [(b.images[0], s.model(b.images[0])) for b in images.batches([s], what="images to patch")]
+    pixels, logits = (torch.cat(t) for t in zip(*seen))
+    said, free, found = logits.argmax(-1), list(range(len(pixels))), []
     while free and len(found) < count:
         i = free.pop(0)
-        j = next((j for j in free if said[j] != said[i]), None)
+        others = [j for j in free if not torch.equal(logits[i], logits[j])]
+        j = next((j for j in others if said[j] != said[i]), next(iter(others), None))
         if j is not None:
             free.remove(j)
-            found.append((images[i : i + 1], images[j : j + 1]))
+            found.append((pixels[i : i + 1], pixels[j : j + 1]))
     if len(found) < count:
-        few = "all the same class" if len(set(said)) == 1 else f"too few different classes for {count} pairs"
         raise ValueError(
-            f"{s.name} gives {len(images)} images {few}; patching needs images that the model tells apart, "
-            "so give others or ask for fewer pairs."
+            f"{len(pixels)} images make {len(found)} of {count} pairs that {s.name} tells apart by its logits; give "
+            "more or other images, or a trained head."
         )
     return found
 
@@ -139,8 +141,12 @@ class Patching:
         feed: Any = getattr(s.model, "attention", None)
         written = names and feed is not None and feed.eager  # then a head cannot be replaced from outside
         self.per_head = [] if written else [tape[name].clone() for name in names]
-        other = s.model(destination)
-        self.classes = (int(logits.argmax()), int(other.argmax()))
+        self.outputs: list[Any] = []  # of the destination's blocks
+        with ExitStack() as stack:
+            for block in s.attention_blocks:
+                stack.callback(block.register_forward_hook(lambda m, a, out: self.outputs.append(out)).remove)
+            other = s.model(destination)
+        self.classes = compared(logits[0], other[0])
         self.ends = (self.metric(logits).item(), self.metric(other).item())
         grids = [t.shape[2:] if t.ndim == 4 else s.grid for t in self.stream.values()]
         self.side = (min(cells, *(g[0] for g in grids)), min(cells, *(g[1] for g in grids)))
@@ -174,13 +180,15 @@ class Patching:
         found = []
         for part in masks.split(self.batch):
             with rewriting(place, lambda x, m=part: torch.where(m, source, x)):  # type: ignore[misc]
-                found.append(self.share(self.target.model(self.runs(len(part)))))
-            self.passes += len(part)
+                found.append(self.shares(len(part), skipped=number))  # place i is the output of block i - 1
         return np.concatenate(found)
 
-    def runs(self, count: int) -> Tensor:
-        """So many runs of the destination: a ViT's blocks turn one into many where the patch is, a CNN starts so."""
-        return self.destination if self.target.attention_blocks else self.destination.expand(count, -1, -1, -1)
+    def shares(self, count: int, *, skipped: int) -> NDArray[np.float64]:
+        """So many runs of the destination; a ViT does not compute the blocks again that come before the patch."""
+        s = self.target
+        self.passes += count
+        with skipping(s.attention_blocks[:skipped], self.outputs):
+            return self.share(s.model(self.destination.expand(count, -1, -1, -1)))
 
     def masks(self, source: Tensor) -> Tensor:
         """Which tokens (runs, n, 1) or locations (runs, 1, y, x) each run takes from the source."""
@@ -205,21 +213,24 @@ class Patching:
         if not count:
             return np.full(len(self.kinds), np.nan), np.zeros(0)
         with ExitStack() as stack:
-            if s.attention_blocks:  # what comes before the block is computed once
-                entry = Place("", s.attention_blocks[b], "in")
-                stack.enter_context(rewriting(entry, lambda x: x.expand(count, -1, -1).contiguous()))
             for row, (i, _, place) in enumerate(inside):
                 stack.enter_context(rewriting(place, partial(_with_row, row=row, value=self.added[i])))
             if heads:
                 change = partial(_with_heads, first=len(inside), value=self.per_head[b])
                 stack.enter_context(rewriting_heads(s, s.attention_blocks[b], change))
-            found = self.share(s.model(self.runs(count)))
-        self.passes += count
+            found = self.shares(count, skipped=b)
         return found[: len(inside)], found[len(inside) :]
 
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(kind for _, kind, _ in self.flat))
+
+
+def compared(source: Tensor, destination: Tensor) -> tuple[int, int]:
+    """The classes of two images; if the model gives them the same, those whose logits they move apart the most."""
+    a, b = int(source.argmax()), int(destination.argmax())
+    apart = source - destination
+    return (a, b) if a != b else (int(apart.argmax()), int(apart.argmin()))
 
 
 def _with_row(x: Tensor, *, row: int, value: Tensor) -> Tensor:
