@@ -24,13 +24,12 @@ CLOSE = 1e-3  # of the largest logit, between the readout and the model's own an
 
 @dataclass(frozen=True)
 class Readout:
-    """The end of a model. `last` is the number of channels that it takes."""
+    """The end of a model."""
 
     norm: Callable[[Tensor], Tensor]  # the stream, tokens (b, n, d) or a map, before anything is pooled
     heads: tuple[Callable[[Tensor], Tensor], ...]  # (rows, d) to logits; several heads vote
     pool: Pool | Callable[[Tensor], Tensor]  # "first": head i reads token i
     prefix: int
-    last: int
 
     def tokens(self, stream: Tensor) -> Tensor:
         """The stream after the last norm, (b, n, d)."""
@@ -64,7 +63,7 @@ def readout(s: ObservedModel) -> Readout:
         with watching([last], lambda i, t: seen.update(stream=t)), calls_after(s, last) as calls:
             logits = s.model(image)
         stream = seen["stream"]
-        for found in _own(s, stream) if isinstance(s.model, ViT) else _watched(s, calls, stream, logits.shape[-1]):
+        for found in _own(s) if isinstance(s.model, ViT) else _watched(s, calls, logits.shape[-1]):
             if _agrees(found, stream, logits):
                 return found
     raise ValueError(f"{s.name} has a head that does not read single tokens (it pools in a way of its own).")
@@ -79,7 +78,7 @@ def _agrees(found: Readout, stream: Tensor, logits: Tensor) -> bool:
     return same and bool((said - logits).abs().max() <= CLOSE * logits.abs().max().clamp(min=1e-6))
 
 
-def _own(s: ObservedModel, stream: Tensor) -> Iterator[Readout]:
+def _own(s: ObservedModel) -> Iterator[Readout]:
     """Of our own ViT."""
     model: Any = s.model
     c = model.encoder_config
@@ -101,7 +100,6 @@ def _own(s: ObservedModel, stream: Tensor) -> Iterator[Readout]:
         heads=tuple((lambda x, head=head: head(represent(x))) for head in heads),
         pool=answer,
         prefix=s.prefix,
-        last=stream.shape[-1],
     )
 
 
@@ -163,7 +161,7 @@ def steps(calls: Sequence[Call]) -> Iterator[Call]:
             yield from steps(call.inner)
 
 
-def _watched(s: ObservedModel, calls: list[Call], stream: Tensor, classes: int) -> Iterator[Readout]:
+def _watched(s: ObservedModel, calls: list[Call], classes: int) -> Iterator[Readout]:
     """What may be the end of another library's model, for each way of pooling."""
     done = list(steps(calls))
     before = [c.module for c in done if not c.pooled]
@@ -171,10 +169,9 @@ def _watched(s: ObservedModel, calls: list[Call], stream: Tensor, classes: int) 
     ends = [c for c in after if c.given[1] == classes and c.taken[1] == after[-1].taken[1]] if after else []
     between = [c for c in after if c not in ends]
     heads = tuple(_chain([*between, end]) for end in ends)
-    last = stream.shape[1] if stream.ndim == 4 else stream.shape[-1]
     ways: tuple[Pool, ...] = ("first", "patches", "all") if s.prefix else ("all",)
     for pool in ways if heads else ():
-        yield Readout(norm=nn.Sequential(*before), heads=heads, pool=pool, prefix=s.prefix, last=last)
+        yield Readout(norm=nn.Sequential(*before), heads=heads, pool=pool, prefix=s.prefix)
 
 
 def _chain(calls: list[Call]) -> Callable[[Tensor], Tensor]:

@@ -234,7 +234,8 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
         panels[1].plot(r.branches[..., i].mean(0), marker="o", color=COLORS[i], label=kind)
     panels[1].axhline(0, color=PALE, linewidth=0.8)
     panels[1].set(xlabel="block", ylabel="share restored by a branch", xticks=spread_out(r.branches.shape[1], MAPS))
-    panels[1].legend(loc="best")
+    if r.kinds:
+        panels[1].legend(loc="best")
     if r.heads.size:
         mean = r.heads.mean(0)
         heat(panels[2], mean.T, top=nice_top(mean), label="share restored by a head")
@@ -256,6 +257,8 @@ def _draw_depth(r: ActivationPatching, ax: Any) -> None:
 
 
 def patching_sentence(r: ActivationPatching) -> str:
+    if not r.kinds:
+        return f"{len(r.classes)} pair(s) of images, {r.passes:,} patched runs; no layer adds to what enters it."
     mean = np.nan_to_num(r.branches.mean(0), nan=-np.inf)
     block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
     name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]

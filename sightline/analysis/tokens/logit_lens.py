@@ -93,7 +93,7 @@ def logit_lens(
     """Class scores of each token at each place, for any model whose head reads single tokens or their mean.
 
     `targets` are the classes to follow, one per image; by default what the model says. Of a CNN the places are the
-    units that have as many channels as the last one, the only ones that its head can read.
+    units with as many channels and locations as the last one, the only ones that its head can read.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> found = sl.analysis.logit_lens(model, sl.dataset("scenes/shape", num=3, size=32))
@@ -102,7 +102,7 @@ def logit_lens(
     """
     s = observe(model)
     reads = readout(s)
-    places = readable(s, reads)
+    places = readable(s)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
     wanted = None if targets is None else torch.as_tensor(list(targets))
     rows: list[dict[str, Tensor]] = []
@@ -120,12 +120,13 @@ def logit_lens(
     return _result(s, places, rows, images=np.concatenate(shown), how=how, about=images.about(s))
 
 
-def readable(s: ObservedModel, reads: Readout) -> list[Place]:
-    """The places whose channels the head can read."""
-    places, wide = residual_stream(s), {}
-    with evaluation_mode(s), watching(places, lambda i, t: wide.update({i: t.shape[1 if t.ndim == 4 else -1]})):
+def readable(s: ObservedModel) -> list[Place]:
+    """The places that look like the last one, which the head reads: as many channels, and the same grid."""
+    places: list[Place] = residual_stream(s)
+    shapes: dict[int, tuple[int, ...]] = {}
+    with evaluation_mode(s), watching(places, lambda i, t: shapes.update({i: tuple(t.shape)})):
         s.model(s.blank())
-    return [place for i, place in enumerate(places) if wide.get(i) == reads.last]
+    return [place for i, place in enumerate(places) if shapes.get(i) == shapes[len(places) - 1]]
 
 
 def _some(wanted: Tensor, first: int, count: int, s: ObservedModel) -> Tensor:
