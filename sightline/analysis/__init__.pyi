@@ -6,6 +6,9 @@ from .attention.head_attention import HeadAttention as HeadAttention
 from .attention.head_attention import head_attention as head_attention
 from .attention.head_subsets import HeadSubsets as HeadSubsets
 from .attention.head_subsets import head_subsets as head_subsets
+from .attention.position_content import PositionContent as PositionContent
+from .attention.position_content import centered_logits as centered_logits
+from .attention.position_content import position_content as position_content
 from .attention.rollout import AttentionMaps as AttentionMaps
 from .attention.rollout import attention_maps as attention_maps
 from .attention.rollout import attention_rollout as attention_rollout
@@ -63,3 +66,11 @@ from .similarity.neighbors import NeighborSimilarity as NeighborSimilarity
 from .similarity.neighbors import neighbor_similarity as neighbor_similarity
 from .similarity.pooling_comparison import PoolingComparison as PoolingComparison
 from .similarity.pooling_comparison import pooling_comparison as pooling_comparison
+from .tokens.logit_lens import LogitLens as LogitLens
+from .tokens.logit_lens import logit_lens as logit_lens
+from .tokens.outliers import OutlierTokens as OutlierTokens
+from .tokens.outliers import outlier_tokens as outlier_tokens
+from .tokens.outliers import outliers as outliers
+from .tokens.outliers import register_switch as register_switch
+from .tokens.patching import ActivationPatching as ActivationPatching
+from .tokens.patching import activation_patching as activation_patching

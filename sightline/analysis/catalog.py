@@ -12,6 +12,7 @@ from sightline.analysis.ablation import what_if
 from sightline.analysis.attention.distance import attention_distance
 from sightline.analysis.attention.head_attention import head_attention
 from sightline.analysis.attention.head_subsets import head_subsets
+from sightline.analysis.attention.position_content import position_content
 from sightline.analysis.attention.rollout import attention_maps, attention_rollout
 from sightline.analysis.biases import inductive_bias
 from sightline.analysis.embeddings import patch_filters, position_similarity
@@ -26,10 +27,15 @@ from sightline.analysis.similarity.cka import cka
 from sightline.analysis.similarity.localization import localization
 from sightline.analysis.similarity.neighbors import neighbor_similarity
 from sightline.analysis.similarity.pooling_comparison import pooling_comparison
+from sightline.analysis.tokens.logit_lens import logit_lens
+from sightline.analysis.tokens.outliers import outlier_tokens, register_switch
+from sightline.analysis.tokens.patching import activation_patching, choose_pairs
 from sightline.data.datasets import Dataset
 from sightline.data.scenes.scenes import Scenes
 from sightline.observe.identity import distinct_names, source
-from sightline.observe.model import Model, ObservedModel, observe
+from sightline.observe.images import ImageSource
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.readout import readout
 from sightline.spec import Result
 
 FEW = 32  # images of the analyses that keep a map of each, or run backwards
@@ -62,6 +68,14 @@ class Inspection:
         """The position embeddings of the first model, or why it has none."""
         try:
             return position_similarity(self.models[0])
+        except ValueError as error:
+            return str(error).rstrip(".")
+
+    @cached_property
+    def register(self) -> str:
+        """The switch of a test-time register for the first model, or a sentence why it needs none."""
+        try:
+            return register_switch(self.models[0], self.data, n=min(self.n, 2 * FEW), seed=self.seed)
         except ValueError as error:
             return str(error).rstrip(".")
 
@@ -106,6 +120,37 @@ def _no_classes(inspection: Inspection) -> str | None:
 
 def _no_rollout(inspection: Inspection) -> str | None:
     return _no_attention(inspection) or _no_classes(inspection)
+
+
+def _no_readout(inspection: Inspection) -> str | None:
+    try:
+        readout(inspection.models[0])
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def _no_register(inspection: Inspection) -> str | None:
+    found = _no_attention(inspection) or inspection.register
+    return None if found.startswith("register ") else found
+
+
+def _no_pair(inspection: Inspection) -> str | None:
+    """Patching needs two images that differ in their logits; a head that was never trained gives zeros."""
+    s = inspection.models[0]
+    if why := _no_classes(inspection):
+        return why
+    try:
+        with evaluation_mode(s):
+            choose_pairs(s, ImageSource(data=inspection.data, batch=8, n=8, seed=inspection.seed), 1)
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def _one_image(inspection: Inspection) -> str | None:
+    few = None if inspection.n > 1 else "one image does not tell position from content"
+    return _no_attention(inspection) or few
 
 
 def _not_vit_and_cnn(inspection: Inspection) -> str | None:
@@ -198,6 +243,13 @@ LOOK: dict[str, Analysis] = {
     "head-attention": Analysis(
         lambda t: head_attention(t.models[0], t.data, n=min(t.n, SHOWN), seed=t.seed), _no_attention
     ),
+    "logit-lens": Analysis(lambda t: logit_lens(t.models[0], t.data, n=t.few, seed=t.seed), _no_readout),
+    "activation-patching": Analysis(lambda t: activation_patching(t.models[0], t.data, seed=t.seed), _no_pair),
+    "outlier-tokens": Analysis(lambda t: outlier_tokens(t.models[0], t.data, n=t.n, seed=t.seed), _no_attention),
+    "outlier-tokens-register": Analysis(
+        lambda t: outlier_tokens(t.models[0], t.data, register=t.register, n=t.n, seed=t.seed), _no_register
+    ),
+    "position-content": Analysis(lambda t: position_content(t.models[0], t.data, n=t.n, seed=t.seed), _one_image),
     "feature-pca": Analysis(lambda t: feature_pca(t.models[0], t.data, n=min(t.n, SHOWN), seed=t.seed)),
     "rollout": Analysis(lambda t: attention_rollout(t.models[0], t.data, n=t.few), _no_attention),
     "rollout-identity": Analysis(
@@ -249,6 +301,9 @@ COMPARE: dict[str, Analysis] = {
     "pooling-comparison": Analysis(_pooling, _not_cls_and_gap),
 }
 TWICE = (
+    "logit-lens",
+    "outlier-tokens",
+    "position-content",
     "attention-distance",
     "head-attention",
     "feature-pca",

@@ -107,6 +107,8 @@ def as_tokens(value: Tensor, s: ObservedModel, path: str, *, maps: Maps = "own")
             value = like_last(value, channels=s.width, grid=s.grid)
         return TokenLayer(value.flatten(2).mT, 0, (value.shape[2], value.shape[3]))
     if value.ndim == 3:
+        if part is not None:
+            value = value[:, : s.prefix + s.grid[0] * s.grid[1]]  # a register that was added at test time is no patch
         return TokenLayer(value, _prefix(value.shape[1], s, part), s.grid)
     if value.ndim != 2:
         raise ValueError(f"The output of a layer is (b, d), (b, n, d) or (b, c, y, x); got {tuple(value.shape)}.")

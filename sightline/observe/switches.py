@@ -1,4 +1,4 @@
-"""Parts of a model switched off for a while: "block 3", "skip 3", "head 3.1", "token 17"."""
+"""Parts of a model switched off for a while, "block 3", "skip 3", "head 3.1", "token 17", or a register added to it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,30 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.attention import Interception
 from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, find_child
 from sightline.models.taps import first_tensor
-from sightline.models.vit import Block, ViT
+from sightline.models.vit import Block
+from sightline.observe.branches import rewriting_heads
 from sightline.observe.model import ObservedModel
+from sightline.observe.registers import adding_register, check_register
+from sightline.observe.stream import like_output
 
-FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)")
+FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)")
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What is switched off: a block, both skips of a block, one head, or one patch token."""
+    """What is switched off: a block, both skips of a block, one head, or one patch token; or a test-time register."""
 
     kind: str
     number: int
     head: int = 0
+    neurons: tuple[tuple[int, int], ...] = ()  # block and number of each, for a register
 
     @classmethod
     def parse(cls, text: str, s: ObservedModel) -> "Switch":
         """Parse a description, and check it against the model."""
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f'What is switched off is "block 3", "skip 3", "head 3.1" or "token 17"; got {text!r}.')
-        made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
+            raise ValueError(
+                'What is switched is "block 3", "skip 3", "head 3.1" or "token 17", or "register 5.12+5.80" with the '
+                f"blocks and numbers of neurons; got {text!r}."
+            )
+        if found[6]:
+            pairs = [tuple(map(int, pair.split("."))) for pair in found[7].split("+")]
+            made = cls("register", max(b for b, _ in pairs), neurons=tuple(dict.fromkeys(pairs)))  # type: ignore[arg-type]
+        else:
+            made = cls("head", int(found[4]), int(found[5])) if found[3] else cls(found[1], int(found[2]))
         made.check(s, text)
         return made
 
@@ -42,12 +52,16 @@ class Switch:
             raise ValueError(f"{s.name} is not a Transformer: {text!r} cannot be switched off.")
         most = s.grid[0] * s.grid[1] if self.kind == "token" else blocks
         if self.number >= most:
-            raise ValueError(f"{s.name} has {self.kind}s 0 to {most - 1} (blocks for heads); got {text!r}.")
+            what = "token" if self.kind == "token" else "block"
+            raise ValueError(f"{s.name} has {what}s 0 to {most - 1}; got {text!r}.")
         c: Any = getattr(s.model, "encoder_config", getattr(s.model, "config", None))
         if self.kind == "head" and self.head >= c.heads:
             raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
-        if self.kind == "token" and getattr(c, "position", None) == "relative":
-            raise ValueError(f"{s.name} attends by relative positions: a token cannot be taken out.")
+        if self.kind in ("token", "register") and getattr(c, "position", None) == "relative":
+            what = "taken out" if self.kind == "token" else "added"
+            raise ValueError(f"{s.name} attends by relative positions: a token cannot be {what}.")
+        if self.kind == "register":
+            check_register(s, self.neurons, text)
 
 
 @contextmanager
@@ -62,19 +76,16 @@ def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
                 hook = _remove_token(s.prefix + switch.number)
                 stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
             case "head":
-                _no_head(stack, s, block, switch.head)
+                stack.enter_context(rewriting_heads(s, block, lambda out: _silent(out, switch.head)))
             case "skip":
                 _no_skips(stack, block)
+            case "register":
+                stack.enter_context(adding_register(s, switch.neurons))
         yield
 
 
 def _as_it_came(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    return _like(output, first_tensor("the block", (*args, *kwargs.values())))
-
-
-def _like(output: Any, value: Tensor) -> Any:
-    """A value in the form of the block's own output."""
-    return value if isinstance(output, Tensor) else (value, *output[1:])
+    return like_output(output, first_tensor("the block", (*args, *kwargs.values())))
 
 
 def _remove_token(token: int) -> Callable:
@@ -86,37 +97,6 @@ def _remove_token(token: int) -> Callable:
         return tuple(map(cut, args)), {k: cut(v) for k, v in kwargs.items()}
 
     return hook
-
-
-def _no_head(stack: ExitStack, s: ObservedModel, block: nn.Module, head: int) -> None:
-    if isinstance(s.model, ViT):
-        tap: nn.Module = block.attn.per_head  # type: ignore[assignment, union-attr]
-        stack.callback(tap.register_forward_hook(lambda module, args, out: _silent(out, head)).remove)
-        return
-    hits: list[int] = []
-    running = _within(block, stack)
-
-    def fused(call: Any, *args: Any, **kwargs: Any) -> Tensor:
-        out = call(*args, **kwargs)
-        if not running:
-            return out
-        hits.append(1)
-        return _silent(out, head)
-
-    def check(module: nn.Module, args: Any, output: Any) -> None:
-        if not hits:
-            raise ValueError(f"{s.name} writes its attention out, so that a head cannot be switched off from outside.")
-
-    stack.enter_context(Interception(fused))
-    stack.callback(s.model.register_forward_hook(check).remove)
-
-
-def _within(block: nn.Module, stack: ExitStack) -> list[bool]:
-    """Not empty while the block runs."""
-    running: list[bool] = []
-    stack.callback(block.register_forward_pre_hook(lambda *_: running.append(True)).remove)
-    stack.callback(block.register_forward_hook(lambda *_: running.clear()).remove)
-    return running
 
 
 def _silent(out: Tensor, head: int) -> Tensor:
@@ -139,4 +119,4 @@ def _no_skips(stack: ExitStack, block: nn.Module) -> None:
     stack.callback(attention.register_forward_hook(lambda m, a, out: seen.update(a=first_tensor("", out))).remove)
     stack.callback(norm.register_forward_pre_hook(lambda m, a: (seen["a"],)).remove)
     stack.callback(mlp.register_forward_hook(lambda m, a, out: seen.update(m=first_tensor("", out))).remove)
-    stack.callback(block.register_forward_hook(lambda m, a, out: _like(out, seen["m"])).remove)
+    stack.callback(block.register_forward_hook(lambda m, a, out: like_output(out, seen["m"])).remove)

@@ -274,7 +274,7 @@
           if (k === h) frame(board, x + 1, y + 1, tile - 2, tall - 2);
         });
         const from = whole ? "the class token" : `the patch in row ${r}, column ${c}`;
-        out.textContent = `Block ${b}, ${h < 0 ? "mean of heads" : "head " + h}, from ${from}: most attention on row ${Math.floor(best / columns)}, column ${best % columns} (${percent(most)}).`;
+        out.textContent = `${d.labels ? d.labels[i] + ": b" : "B"}lock ${b}, ${h < 0 ? "mean of heads" : "head " + h}, from ${from}: most attention on row ${Math.floor(best / columns)}, column ${best % columns} (${percent(most)}).`;
         wall.dataset.block = b;
       };
       const move = (x, y) => store.set({ x, y, from: "patch" });
@@ -296,6 +296,52 @@
       host.append(make("div", { className: "stage" }, pane("Point at a patch", image), pane("Where it attends", seen), pane("All heads of the block; click or tap one", wall)), scale("largest", "share of attention"), out);
       store.all.push(draw);
       return { images: count, depth: blocks, heads, classToken: d.prefix > 0 };
+    },
+
+    // maps of several measures by image and depth: a film, with what is known of the cell under the mouse
+    async film(host, d, store) {
+      const [sprite, other, buffer, ...planes] = await Promise.all([load(d.images.uri), d.other ? load(d.other.uri) : null, d.words ? inflate(d.words) : null, ...d.planes.map(unpack)]);
+      const [count, places, rows, columns] = d.planes[0].shape, cells = rows * columns, size = d.images, words = buffer && new Uint16Array(buffer);
+      const tall = Math.round((320 * size.height) / size.width), sheet = (kind) => make("canvas", { width: 320, height: tall, className: kind });
+      const image = sheet("smooth"), second = sheet("smooth"), map = sheet(""), strip = make("div", { className: "strip" }), out = make("output");
+      const select = make("select", { ariaLabel: "What is shown" }), legend = make("div");
+      out.setAttribute("aria-live", "polite");
+      d.planes.forEach((p, i) => select.append(make("option", { value: i, textContent: p.name })));
+      const small = [...Array(places).keys()].map((l) => {
+        const c = make("canvas", { width: 72, height: Math.round((72 * rows) / columns), title: d.names[l] });
+        c.addEventListener("click", () => store.set({ depth: places > 1 ? l / (places - 1) : 0 }));
+        strip.append(c);
+        return c;
+      });
+      const cut = (canvas, source, i) => {
+        const context = canvas.getContext("2d");
+        context.drawImage(source, i * size.width, 0, size.width, size.height, 0, 0, canvas.width, canvas.height);
+        return context;
+      };
+      let shown = 0, before = "";
+      const draw = (s) => {
+        const i = Math.min(s.image, count - 1), l = Math.round(s.depth * (places - 1)), c = Math.floor(s.x * columns), r = Math.floor(s.y * rows);
+        const w = map.width / columns, h = map.height / rows, top = d.planes[shown].top;
+        const tile = (k) => raster(planes[shown], rows, columns, { top, start: (i * places + k) * cells });
+        frame(cut(image, sprite, i), c * w, r * h, w, h);
+        if (other) frame(cut(second, other, i), c * w, r * h, w, h);
+        frame(show(map, tile(l), false), c * w, r * h, w, h);
+        if (before !== `${i} ${shown}`) {
+          small.forEach((canvas, k) => show(canvas, tile(k), false));
+          legend.replaceChildren(scale(+top.toPrecision(2), d.planes[shown].name));
+        }
+        before = `${i} ${shown}`;
+        small.forEach((canvas, k) => canvas.setAttribute("aria-current", String(k === l)));
+        const at = (i * places + l) * cells + r * columns + c, word = words ? ` (${d.classes[words[at]]})` : "";
+        const text = d.planes.map((p, k) => `${p.name} ${number(planes[k][at], 2)}`).join(" · ");
+        out.textContent = `${d.names[l]}, row ${r}, column ${c}${word}: ${text}.${d.notes ? " " + d.notes[i][l] : ""}`;
+      };
+      select.addEventListener("change", () => { shown = +select.value; draw(store.state); });
+      for (const canvas of [image, second, map]) onPoint(canvas, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
+      const panes = [pane(d.titles[0], image), ...(other ? [pane(d.titles[1], second)] : []), pane(d.titles[d.titles.length - 1], map)];
+      host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", select))] : []), make("div", { className: "stage" }, ...panes), strip, legend, out);
+      store.all.push(draw);
+      return { images: count, depth: places };
     },
 
     async featurePca(host, d, store) {

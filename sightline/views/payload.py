@@ -88,3 +88,28 @@ def maps_on_images(maps: NDArray, images: NDArray[np.uint8] | None) -> Payload |
     some = maps[:SHOWN, None] if maps.ndim == 3 else maps[:SHOWN]
     scale = some / np.maximum(some.max((-1, -2), keepdims=True), 1e-12)
     return {"widget": "maps", "images": sprite(images[:SHOWN]), **plane(scale, bits=8)}
+
+
+def film(
+    images: NDArray[np.uint8],
+    planes: dict[str, tuple[NDArray, float]],
+    names: tuple[str, ...],
+    *,
+    titles: tuple[str, ...],
+    other: NDArray[np.uint8] | None = None,
+    notes: list[list[str]] | None = None,
+    words: tuple[NDArray, list[str]] | None = None,
+) -> Payload:
+    """Maps (image, depth, rows, columns) by what they measure, each with the top of its scale, beside their images.
+
+    `other` are second images, `notes` a line per image and depth, `words` the number of a name for each cell.
+    """
+    made: Payload = {"widget": "film", "images": sprite(images), "names": names, "titles": titles}
+    made["planes"] = [{"name": name, **plane(values, top)} for name, (values, top) in planes.items()]
+    if other is not None:
+        made["other"] = sprite(other)
+    if notes is not None:
+        made["notes"] = notes
+    if words is not None:
+        made |= {"words": compress(words[0].astype("<u2").tobytes()), "classes": words[1]}
+    return made

@@ -1,7 +1,7 @@
 """The one table of views, in the order of the page."""
 
 from sightline.spec import Result
-from sightline.views import attention, depth, saliency, scores, similarity
+from sightline.views import attention, depth, saliency, scores, similarity, tokens
 from sightline.views.fallback import draw_anything, summary_sentence
 from sightline.views.view import View
 
@@ -9,6 +9,10 @@ from sightline.views.view import View
 VIEWS: tuple[View, ...] = (
     depth.FEATURE_PCA,
     attention.HEAD_ATTENTION,
+    tokens.LENS,
+    tokens.PATCHING,
+    tokens.OUTLIERS,
+    tokens.SPLIT,
     similarity.LAYERS,
     attention.DISTANCE,
     similarity.HEAD_SUBSETS,

@@ -37,6 +37,10 @@ def results():
         "off": makers.what_if(),
         "classes": makers.classification(classes=(EVIL, "dog", "owl")),
         "far": makers.distance(),
+        "lens": makers.logit_lens(),
+        "patching": makers.patching(),
+        "outliers": makers.outlier_tokens(),
+        "split": makers.position_content(),
     }
 
 
@@ -142,6 +146,32 @@ def test_a_cell_tells_its_layers_and_its_value(open_):
     before = opened.pixels("cka", 0)
     opened.section("cka").locator("select").select_option(label="mutual neighbors")
     assert opened.pixels("cka", 0) != before
+
+
+def test_a_film_tells_the_cell_and_moves_with_depth(open_):
+    opened, lens = open_(), makers.logit_lens()
+    opened.slide("lens", "Depth", 2)
+    opened.point("lens", 2.5 / 4, 1.5 / 4)  # row 1, column 2
+    top, where = int(lens.top[0, 2, 1 + 6]), lens.identifiability[0, 2, 1 + 6]
+    told = opened.told("lens")
+    assert told.startswith(
+        f"Block 1, row 1, column 2 ({lens.name(top)}): share of classes below the target {where:.2f}"
+    )
+    assert "Target: owl" in told
+    before = opened.pixels("lens", 1)
+    opened.slide("lens", "Depth", 3)
+    assert opened.pixels("lens", 1) != before
+    before = opened.pixels("lens", 1)
+    opened.section("lens").locator("select").select_option(label="probability of the target")
+    assert opened.pixels("lens", 1) != before
+    opened.slide("lens", "Image", 1)
+    assert "Target: <b>cat</b>" in opened.told("lens")
+    assert "the class token alone restores" in opened.told("patching")
+    assert opened.told("split").startswith("Attention: block")
+    opened.slide("split", "Image", 1)
+    assert opened.told("split").startswith("Position alone: block")
+    assert "1 of the patches is an outlier." in (opened.slide("outliers", "Depth", 2), opened.told("outliers"))[1]
+    assert opened.said == []
 
 
 def test_keys_move_the_cell_and_names_stay_text(open_):

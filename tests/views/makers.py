@@ -309,6 +309,51 @@ def biases():
     )  # fmt: skip
 
 
+def outlier_tokens(*, register=""):
+    groups = ("class token", "outlier patches", "other patches", *(["register"] if register else []))
+    mass = random(3, len(groups))
+    norm = (1 + random(2, 4, 16)).astype(np.float32)
+    norm[:, 2:, 5] = 20
+    return sl.analysis.OutlierTokens(
+        title="Outliers", caption="Synthetic.", about=about(VIT), places=("input", "block 0", "block 1", "block 2"),
+        typical=np.full(4, 1.5), largest=np.array([2, 2, 20, 20.0]), prefix_norm=np.ones((4, 1)),
+        share=np.array([0, 0, 1, 1]) / 16, channels=random(4, 2, 8), groups=groups,
+        mass=mass / mass.sum(1, keepdims=True), sinks=np.array([0, 0, 1.0]), norm=norm, outlier=norm > 10,
+        received=random(2, 3, 16).astype(np.float32), images=make_images(2), grid=(4, 4), register=register,
+    )  # fmt: skip
+
+
+def logit_lens(n=3):
+    p = random(n, 4, 17).astype(np.float32)
+    return sl.analysis.LogitLens(
+        title="Lens", caption="Synthetic.", about=about(VIT), places=("input", "block 0", "block 1", "block 2"),
+        targets=np.arange(n), probability=p, rank=(p * 5).astype(np.int32), top=(p * 6).astype(np.int32),
+        top_probability=p, answer=p[..., 0], agrees=np.tile([0.0, 0, 1, 1], (n, 1)), images=make_images(n),
+        grid=(4, 4), prefix=1, classes=6, names={"0": "owl", "1": "<b>cat</b>"},
+    )  # fmt: skip
+
+
+def patching(*, heads=2):
+    return sl.analysis.ActivationPatching(
+        title="Patching", caption="Synthetic.", about=about(VIT if heads else CNN),
+        places=("input", "block 0", "block 1"), regions=random(1, 3, 4, 4) - 0.2,
+        prefix=random(1, 3, 1 if heads else 0), branches=random(1, 2, 2 if heads else 1),
+        kinds=("attention", "mlp") if heads else ("convolution",), heads=random(1, 2, heads),
+        controls=np.array([[[0.0] * 3, [1.0] * 3]]), difference=np.array([[3.0, -2.0]]), classes=np.array([[1, 0]]),
+        names={"1": "owl"}, images=make_images(2)[None], passes=40,
+    )  # fmt: skip
+
+
+def position_content():
+    energy = random(3, 4, 2)
+    rows = random(3, 4, 2, 16, 16)
+    return sl.analysis.PositionContent(
+        title="Split", caption="Synthetic.", about=about(VIT), energy=energy, total=energy.sum(0),
+        maps=np.round(rows / rows.max(-1, keepdims=True) * 255).astype(np.uint8),
+        peaks=(rows.max(-1) / rows.sum(-1)).astype(np.float32), image=make_images(1)[0], grid=(4, 4),
+    )  # fmt: skip
+
+
 def every() -> dict[str, sl.Result]:
     """One of each type that the package knows."""
     retrieval = sl.evals.Retrieval(
@@ -325,7 +370,8 @@ def every() -> dict[str, sl.Result]:
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localization(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
         maps(heads=4), attribution(), head_attention(), feature_pca(), what_if(), scale(), probes(), classification(),
-        biases(), near,
+        biases(), near, outlier_tokens(), outlier_tokens(register="register 1.7"), logit_lens(), patching(),
+        patching(heads=0), position_content(),
         curves(), focus(), pooling(),
         retrieval, sets, sl.evals.vtab_references()[0],
         sl.evals.score_labels(random(5, 3), random(5, 3, seed=1) > 0.4), sl.evals.score_real([3, 1], [[3], [2]]),

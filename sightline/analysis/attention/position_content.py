@@ -1,0 +1,191 @@
+"""`sl.analysis.position_content`: how much of attention follows from positions alone, and how much from the image.
+
+The analysis of variance that Song and Zhong 2023 and Doshi et al. 2026 apply to tokens, applied to what the softmax
+sees; the probabilities alone say that, up to a constant of each row, so it works where queries and keys are hidden.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sightline.analysis.attention.head_attention import join
+from sightline.observe.attention import attention_probs
+from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.spec import About, Result
+
+PARTS = ("position", "key content", "pair content")
+SHOWN = ("attention", "position alone", "content alone")
+LIMIT = 6 << 20  # bytes of maps that are kept
+CHUNK = 1 << 18  # probabilities that are reduced at a time: they stay in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionContent(Result):
+    """Logits of attention between patches, each row centered, as a sum of three parts that are orthogonal over images:
+
+    position: the mean over images of each pair of patches; key content: what an image adds to a key whatever the query
+    is; pair content: the rest. `energy` is the mean square of each part, and `share` its share of the whole.
+
+    >>> import numpy as np
+    >>> e = np.array([[[6.0]], [[1.0]], [[1.0]]])
+    >>> r = sl.analysis.PositionContent(title="", caption="", energy=e, total=e.sum(0), maps=np.zeros((3, 1, 1, 4, 4),
+    ...     np.uint8), peaks=np.ones((3, 1, 1, 4), np.float32), image=np.zeros((8, 8, 3), np.uint8), grid=(2, 2))
+    >>> r.share[:, 0, 0].tolist(), r.most_positional()
+    ([0.75, 0.125, 0.125], (0, 0))
+    """
+
+    energy: NDArray[np.float64]  # (3 parts, blocks, heads), unbiased; with few images a part may be slightly negative
+    total: NDArray[np.float64]  # (blocks, heads), mean square of the centered logits: the sum of the parts
+    maps: NDArray[np.uint8]  # (3 shown, blocks, heads, queries, keys) of one image; 255 is the largest share of a row
+    peaks: NDArray[np.float32]  # (3 shown, blocks, heads, queries), what 255 stands for
+    image: NDArray[np.uint8]  # (height, width, 3), the image of the maps
+    grid: tuple[int, int]
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        """(3 parts, blocks, heads); NaN where attention is uniform."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.total > 0, self.energy / self.total, np.nan)
+
+    def by_block(self) -> NDArray[np.float64]:
+        """(3 parts, blocks): shares of the energy of all heads together."""
+        return np.asarray(self.energy.sum(2) / np.maximum(self.total.sum(1), 1e-300), dtype=np.float64)
+
+    def most_positional(self) -> tuple[int, int]:
+        """Block and head with the largest share of position."""
+        row = np.where(np.isnan(self.share[0]), -np.inf, self.share[0])
+        block, head = np.unravel_index(int(row.argmax()), row.shape)
+        return int(block), int(head)
+
+    def summary(self) -> dict[str, float]:
+        each, half = self.by_block(), self.total.shape[0] // 2
+        return {
+            "position, first block": float(each[0, 0]),
+            "position, last block": float(each[0, -1]),
+            "position, lower half": float(each[0, : max(half, 1)].mean()),
+            "position, upper half": float(each[0, half:].mean()),
+            "key content, mean": float(each[1].mean()),
+            "pair content, mean": float(each[2].mean()),
+            "largest share of position in one head": float(self.share[0][self.most_positional()]),
+        }
+
+
+def position_content(
+    model: Model, data: Data, *, n: int | None = None, batch: int = 16, seed: int = 0
+) -> PositionContent:
+    """Split the attention of every head into what positions say and what the image says; at least two images.
+
+    Class and register tokens are left out. The mean of n images holds a little of their content: the energies are
+    corrected for it, so a head that knows nothing of position has a share of 0 however few the images are.
+
+    >>> model = sl.build("vit-nano4", classes=10)
+    >>> found = sl.analysis.position_content(model, sl.dataset("scenes/shape", num=8, size=32))
+    >>> bool(abs(found.energy.sum(0) - found.total).max() < 1e-9), found.energy.shape
+    (True, (3, 6, 4))
+    """
+    s = observe(model)
+    if not s.attention_blocks:
+        raise ValueError(f"{s.name} has no attention to split into position and content.")
+    sums = LogitSums(s)
+    images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    with evaluation_mode(s), attention_probs(s, sums.keep) as taps:
+        for made in images.batches([s], what="position and content"):
+            s.model(made.images[0])
+            sums.done(made.images[0])
+    if sums.images < 2:
+        raise ValueError("One image does not tell position from content; give at least two, better 32.")
+    how = {"n": sums.images, "batch": batch, "seed": seed, "tokens": "patches", "proof": taps.proof}
+    return _result(s, sums, how, images.about(s))
+
+
+def centered_logits(probs: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
+    """What the softmax saw, each row less its mean: log probabilities differ from logits by a constant per row.
+
+    >>> import torch
+    >>> logits = torch.tensor([[1.0, 2.0], [5.0, 3.0]])
+    >>> sl.analysis.centered_logits(logits.softmax(-1)).round(decimals=4).tolist()
+    [[-0.5, 0.5], [1.0, -1.0]]
+    """
+    logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log_()
+    return logs.sub_(logs.mean(-1, keepdim=True))
+
+
+class LogitSums:
+    """Per block: the sum of logits by pair of patches, of their squares, and of the squares of their column means."""
+
+    def __init__(self, s: ObservedModel):
+        self.target, self.images = s, 0
+        self.pairs: dict[int, Tensor] = {}  # (heads, n, n)
+        self.squares: dict[int, Tensor] = {}  # (2, heads): of logits, of their means over queries
+        self.first: dict[int, Tensor] = {}  # logits of the first image
+        self.image: NDArray[np.uint8] | None = None
+
+    def keep(self, block: int, probs: Tensor) -> None:
+        p = self.target.prefix
+        for part in probs[..., p:, p:].split(max(1, CHUNK // probs[0].numel())):
+            logits = centered_logits(part)
+            if block not in self.pairs:
+                self.pairs[block] = torch.zeros_like(logits[0], dtype=torch.float64)
+                self.first[block] = logits[0].clone()
+            self.pairs[block] += logits.sum(0) if len(logits) > 1 else logits[0]
+            whole = torch.linalg.vector_norm(logits.flatten(2), dim=2).double().square() / logits[0, 0].numel()
+            columns = logits.mean(-2).double().square().mean(2)
+            self.squares[block] = self.squares.get(block, 0) + torch.stack([whole.sum(0), columns.sum(0)])
+
+    def done(self, images: Tensor) -> None:
+        """A batch is through."""
+        if self.image is None:
+            self.image = thumbnails(images[:1], self.target.image, 224)[0]
+        self.images += len(images)
+
+    def energies(self, block: int) -> tuple[Tensor, Tensor]:
+        """(3 parts, heads) and their sum. With S the variance over images, the square of a mean of n holds S / n."""
+        n = self.images
+        mean, (whole, columns) = self.pairs[block] / n, self.squares[block] / n
+        fixed, fixed_columns = mean.square().mean((1, 2)), mean.mean(1).square().mean(1)
+        content, key = ((a - b) * n / (n - 1) for a, b in ((whole, fixed), (columns, fixed_columns)))
+        return torch.stack([fixed - content / n, key, content - key]), whole
+
+
+def _result(s: ObservedModel, sums: LogitSums, how: dict[str, Any], about: About) -> PositionContent:
+    found = [sums.energies(b) for b in sorted(sums.pairs)]
+    maps, peaks, grid, joined = _maps(s, sums)
+    assert sums.image is not None
+    small = "" if joined == 1 else f" In the maps {joined} x {joined} cells are joined to one."
+    return PositionContent(
+        title=f"Position and content in the attention of {s.name}",
+        caption=f"Mean squares of the parts of the centered logits between patches, per block and head, over "
+        f"{sums.images:,} images.{small} {how['proof']}.",
+        how={**how, "joined": joined},
+        about=about,
+        energy=torch.stack([e for e, _ in found], 1).cpu().numpy(),
+        total=torch.stack([t for _, t in found]).cpu().numpy(),
+        maps=maps,
+        peaks=peaks,
+        image=sums.image,
+        grid=grid,
+    )
+
+
+def _maps(s: ObservedModel, sums: LogitSums) -> tuple[NDArray[np.uint8], NDArray[np.float32], tuple[int, int], int]:
+    """Attention of the first image, and what it would be by either part of the logits alone, as bytes."""
+    rows, peaks = [], []
+    cells = s.grid[0] * s.grid[1]
+    joined, size = 1, 3 * sum(len(x) for x in sums.first.values()) * cells**2
+    while size > LIMIT and min(s.grid) > joined:
+        joined, size = joined * 2, size // 16
+    for block in sorted(sums.pairs):
+        mean, whole = (sums.pairs[block] / sums.images).float(), sums.first[block].float()
+        probs, grid = torch.stack([whole, mean, whole - mean]).softmax(-1), s.grid
+        for _ in range(joined.bit_length() - 1):
+            probs, grid = join(probs, grid, 0)
+        top = probs.amax(-1)
+        rows.append((probs / top.clamp(min=1e-12)[..., None] * 255).round().to(torch.uint8).cpu())
+        peaks.append(top.cpu())
+    return torch.stack(rows, 1).numpy(), torch.stack(peaks, 1).numpy(), grid, joined

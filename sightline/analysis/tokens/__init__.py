@@ -1,0 +1,1 @@
+"""What single tokens hold, and what hangs on them."""

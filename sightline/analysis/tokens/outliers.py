@@ -1,0 +1,316 @@
+"""`sl.analysis.outlier_tokens`: tokens of very large norm, the channels that carry it, and the attention they receive.
+
+Darcet et al. 2023 found them in dull patches of large ViTs; Jiang et al. 2025 move them to a token added at test time.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sightline.observe.attention import attention_probs
+from sightline.observe.identity import plan_of
+from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.registers import hidden_layer
+from sightline.observe.stream import residual_stream, watching
+from sightline.observe.switches import Switch, switch_off
+from sightline.spec import About, Result
+
+TIMES = 3.0  # the median norm of an image's patches; Darcet et al. cut DINOv2-g at 150, where most are near 50
+SPREADS = 6.0  # robust standard deviations of log norm: images with patches of very different norm have no outliers
+SINK = 10.0  # times its share if all tokens received the same attention
+SHOWN = 4  # images whose maps are kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlierTokens(Result):
+    """Norms of the residual stream, outliers among the patches, and attention received, by place and block.
+
+    Place 0 is the encoder's input, place i + 1 the output of block i. Block i attends to what stands at place i.
+
+    >>> import numpy as np
+    >>> r = sl.analysis.OutlierTokens(title="", caption="", places=("input", "block 0"), typical=np.ones(2),
+    ...     largest=np.array([1.0, 9.0]), prefix_norm=np.ones((2, 0)), share=np.array([0.0, 0.25]),
+    ...     channels=np.array([[[0.5, 0.5], [0.5, 0.5]], [[0.1, 0.9], [0.5, 0.5]]]), groups=("outlier patches",),
+    ...     mass=np.ones((1, 1)), sinks=np.zeros(1), norm=np.ones((1, 2, 4)), outlier=np.zeros((1, 2, 4), bool),
+    ...     received=np.ones((1, 1, 4)), images=np.zeros((1, 8, 8, 3), np.uint8), grid=(2, 2))
+    >>> r.peak, r.top_channels(1)
+    (1, [(1, 0.9)])
+    """
+
+    places: tuple[str, ...]
+    typical: NDArray[np.float64]  # (places,), median norm of an image's patches, mean over images
+    largest: NDArray[np.float64]  # (places,), largest norm of an image's patches, mean over images
+    prefix_norm: NDArray[np.float64]  # (places, prefix tokens), mean over images
+    share: NDArray[np.float64]  # (places,), of the patches that are outliers
+    channels: NDArray[np.float64]  # (places, 2, d): share of the squared norm; of outliers (NaN without), of the others
+    groups: tuple[str, ...]  # who receives attention
+    mass: NDArray[np.float64]  # (blocks, groups), share of all attention, mean over heads, queries and images
+    sinks: NDArray[np.float64]  # (blocks,), patches per image that receive more than 10 times an even share
+    norm: NDArray[np.float32]  # (shown, places, patches)
+    outlier: NDArray[np.bool_]  # (shown, places, patches)
+    received: NDArray[np.float32]  # (shown, blocks, patches), attention in multiples of an even share
+    images: NDArray[np.uint8]  # (shown, height, width, 3)
+    grid: tuple[int, int]
+    register: str = ""  # the test-time register that was added, as a switch
+
+    @property
+    def peak(self) -> int:
+        """The place with the most outliers, the largest norms deciding where there are none."""
+        ratio = self.largest / np.maximum(self.typical, 1e-30)
+        return int(np.lexsort((ratio, self.share))[-1])
+
+    def top_channels(self, count: int = 5, place: int | None = None) -> list[tuple[int, float]]:
+        """The channels that carry the outliers, or where there are none all patches, with their share of it."""
+        rows = self.channels[self.peak if place is None else place]
+        row = rows[0] if np.isfinite(rows[0]).all() else rows[1]
+        return [(int(i), float(row[i])) for i in np.argsort(row)[::-1][:count]]
+
+    def summary(self) -> dict[str, float]:
+        mass = dict(zip(self.groups, self.mass.T))
+        return {
+            "share of patches that are outliers, most": float(self.share.max()),
+            "place with the most outliers": float(self.peak),
+            "largest norm over median norm, most": float((self.largest / np.maximum(self.typical, 1e-30)).max()),
+            "attention on outlier patches, most": float(mass["outlier patches"].max()),
+            "patches that are attention sinks, most": float(self.sinks.max()),
+            "share of the largest channel": self.top_channels(1)[0][1],
+        }
+
+
+def outlier_tokens(
+    model: Model,
+    data: Data,
+    *,
+    register: str = "",
+    times: float = TIMES,
+    n: int | None = None,
+    batch: int = 16,
+    seed: int = 0,
+) -> OutlierTokens:
+    """Outlier patches at every place of a ViT's residual stream, and who receives attention in every block.
+
+    A patch is an outlier if its norm is more than `times` the median of its image's patches, and more than 6 robust
+    standard deviations of log norm above it. `register` adds a test-time register: see `register_switch`.
+
+    >>> model = sl.build("vit-nano4", classes=10)
+    >>> found = sl.analysis.outlier_tokens(model, sl.dataset("scenes/shape", num=8, size=32))
+    >>> found.mass.shape, found.groups
+    ((6, 3), ('class token', 'outlier patches', 'other patches'))
+    """
+    s = observe(model)
+    switch = _checked(s, times, register)
+    sums = TokenSums(s, times, registers=bool(register))
+    images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_mode(s))
+        if switch:
+            stack.enter_context(switch_off(s, switch))
+        taps = stack.enter_context(attention_probs(s, sums.attention))
+        stack.enter_context(watching(residual_stream(s), sums.stream))
+        for made in images.batches([s], what="outlier tokens"):
+            s.model(made.images[0])
+            sums.show(thumbnails(made.images[0], s.image, 160))
+    how = {"n": sums.images, "batch": batch, "seed": seed, "times": times, "spreads": SPREADS, "proof": taps.proof}
+    return _result(s, sums, register, how=how, about=images.about(s))
+
+
+def _checked(s: ObservedModel, times: float, register: str) -> Switch | None:
+    if not s.attention_blocks:
+        raise ValueError(f"{s.name} has no attention; outlier tokens and attention sinks are a matter of ViTs.")
+    if isinstance(times, bool) or not isinstance(times, int | float) or not times > 1:
+        raise ValueError(f"times is how many times the median norm an outlier has, above 1; got {times!r}.")
+    if not register:
+        return None
+    switch = Switch.parse(register, s)
+    if switch.kind != "register":
+        raise ValueError(
+            f'register is a switch such as "register 5.12+5.80" (sl.analysis.register_switch); got {register!r}.'
+        )
+    return switch
+
+
+def outliers(norms: Float[Tensor, "*b n"], times: float = TIMES) -> Bool[Tensor, "*b n"]:
+    """Which patches of each image are outliers by their norm.
+
+    >>> import torch
+    >>> sl.analysis.outliers(torch.tensor([[1.0, 1.2, 0.9, 1.1, 30.0]])).tolist()
+    [[False, False, False, False, True]]
+    """
+    logs = norms.double().clamp(min=torch.finfo(torch.float32).tiny).log()
+    far = logs - logs.median(-1, keepdim=True).values
+    spread = 1.4826 * far.abs().median(-1, keepdim=True).values
+    return (far > np.log(times)) & (far > SPREADS * spread)
+
+
+class TokenSums:
+    """Sums over images, place by place and block by block."""
+
+    def __init__(self, s: ObservedModel, times: float, *, registers: bool):
+        self.target, self.times, self.registers, self.images = s, times, registers, 0
+        self.end = s.prefix + s.grid[0] * s.grid[1]
+        self.total: dict[str, dict[int, Tensor]] = {}
+        self.now: dict[int, Tensor] = {}  # outliers of this batch by place
+        self.maps: dict[str, dict[int, list[Tensor]]] = {"norm": {}, "outlier": {}, "received": {}}
+        self.shown: list[NDArray[np.uint8]] = []
+
+    def add(self, name: str, at: int, value: Tensor) -> None:
+        total = self.total.setdefault(name, {})
+        total[at] = total.get(at, 0) + value.double().cpu()
+
+    def keep(self, name: str, at: int, value: Tensor) -> None:
+        room = SHOWN - sum(map(len, self.shown))
+        if room > 0:
+            self.maps[name].setdefault(at, []).append(value[:room].cpu())
+
+    def stream(self, place: int, x: Tensor) -> None:
+        """Norms, outliers and channels at one place."""
+        x, p = x[:, : self.end], self.target.prefix
+        squares = (x if x.dtype == torch.float64 else x.float()).square()
+        norms = squares.sum(-1).sqrt()
+        patches, found = norms[:, p:], outliers(norms[:, p:], self.times)
+        self.now[place] = found
+        each = [patches.median(1).values.sum(), patches.amax(1).sum(), found.double().mean(1).sum()]
+        self.add("norms", place, torch.stack([v.double() for v in (*each, *norms[:, :p].sum(0))]))
+        share = squares[:, p:] / squares[:, p:].sum(-1, keepdim=True).clamp(min=torch.finfo(squares.dtype).tiny)
+        mask = found.to(share)
+        all_, odd = share.sum((0, 1)), torch.einsum("bn,bnd->d", mask, share)
+        self.add("channels", place, torch.stack([odd, all_ - odd]))
+        self.add("counts", place, torch.stack([mask.sum(), (1 - mask).sum()]))
+        self.keep("norm", place, patches)
+        self.keep("outlier", place, found)
+
+    def attention(self, block: int, probs: Tensor) -> None:
+        """Who receives attention in one block."""
+        p, found = self.target.prefix, self.now[block].to(probs)
+        got = probs.mean((1, 2))  # (b, keys)
+        patches = got[:, p : self.end]
+        groups = [*got[:, :p].sum(0), (patches * found).sum(), (patches * (1 - found)).sum()]
+        groups += [got[:, -1].sum()] if self.registers else []
+        even = patches * got.shape[1]
+        self.add("mass", block, torch.stack(groups))
+        self.add("sinks", block, (even > SINK).sum())
+        self.keep("received", block, even)
+
+    def show(self, images: NDArray[np.uint8]) -> None:
+        """A batch is done."""
+        self.images += len(images)
+        self.shown.append(images[: max(0, SHOWN - sum(map(len, self.shown)))])
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Over images, by place or block."""
+        rows = self.total[name]
+        return np.asarray(torch.stack([rows[i] for i in sorted(rows)]).numpy() / self.images, dtype=np.float64)
+
+    def map(self, name: str) -> NDArray[Any]:
+        rows = self.maps[name]
+        return np.asarray(torch.stack([torch.cat(rows[i]) for i in sorted(rows)], 1).numpy())
+
+
+def prefix_names(s: ObservedModel) -> list[str]:
+    """What the tokens before the grid are called."""
+    first = ["class token"] if s.prefix and getattr(plan_of(s.model), "class_token", True) else []
+    return first + [f"prefix token {i}" for i in range(len(first), s.prefix)]
+
+
+def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, Any], about: About) -> OutlierTokens:
+    norms, counts = sums.mean("norms"), sums.mean("counts")[..., None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        channels = np.where(counts > 0, sums.mean("channels") / counts, np.nan)
+    groups = (*prefix_names(s), "outlier patches", "other patches", *(("register",) if register else ()))
+    added = ", with a register added at test time" if register else ""
+    return OutlierTokens(
+        title=f"Outlier tokens of {s.name}{added}",
+        caption=f"Norms of the tokens after each block and the attention that each receives, over {sums.images:,} "
+        f"images{added}. An outlier has more than {sums.times:g} times the median norm of its image's patches.",
+        how=how,
+        about=about,
+        places=tuple(p.name for p in residual_stream(s)),
+        typical=norms[:, 0],
+        largest=norms[:, 1],
+        share=norms[:, 2],
+        prefix_norm=norms[:, 3:],
+        channels=channels,
+        groups=groups,
+        mass=sums.mean("mass"),
+        sinks=sums.mean("sinks"),
+        norm=sums.map("norm").astype(np.float32),
+        outlier=sums.map("outlier"),
+        received=sums.map("received").astype(np.float32),
+        images=np.concatenate(sums.shown),
+        grid=s.grid,
+        register=register,
+    )
+
+
+def register_switch(
+    model: Model, data: Data, *, count: int = 10, n: int = 64, batch: int = 16, times: float = TIMES, seed: int = 0
+) -> str:
+    """The switch of a test-time register: the neurons that make the outliers, for `what_if` and `outlier_tokens`.
+
+    Of the blocks up to the one after which outliers stand, the `count` neurons with the largest mean absolute
+    activation at the outliers (Jiang et al. 2025). A model without outliers has none, and is refused.
+
+    >>> import torch
+    >>> model = sl.build("vit-nano4", classes=10, depth=2)
+    >>> sl.analysis.register_switch(model, torch.rand(4, 3, 32, 32))
+    Traceback (most recent call last):
+    ValueError: No patch of ViT 2x64 is an outlier in these 4 images, so there is nothing to move to a register.
+    """
+    s = observe(model)
+    _checked(s, times, "")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count is a number of neurons from 1 up; got {count!r}.")
+    images = [made.images[0] for made in ImageSource(data=data, batch=batch, n=n, seed=seed).batches([s])]
+    with evaluation_mode(s):
+        masks = [outlier_masks(s, x, times) for x in images]  # each (places, b, patches)
+        share = torch.cat([m.double().mean(2) for m in masks], 1).mean(1)
+        if not share.any():
+            total = sum(map(len, images))
+            raise ValueError(
+                f"No patch of {s.name} is an outlier in these {total} images, "
+                "so there is nothing to move to a register."
+            )
+        onset = int((share >= share.max() / 2).nonzero()[0])
+        peak = int(share.argmax())
+        score = sum(activity(s, x, m[peak]) for x, m in zip(images, masks))
+    assert isinstance(score, Tensor)
+    score = score[: max(onset, 1)]  # place i is the output of block i - 1
+    best = score.flatten().topk(min(count, score.numel())).indices.tolist()
+    return "register " + "+".join(f"{i // score.shape[1]}.{i % score.shape[1]}" for i in best)
+
+
+def outlier_masks(s: ObservedModel, images: Tensor, times: float) -> Tensor:
+    """Which patches are outliers at every place."""
+    found: dict[int, Tensor] = {}
+
+    def keep(place: int, x: Tensor) -> None:
+        found[place] = outliers(torch.linalg.vector_norm(x[:, s.prefix :].float(), dim=-1), times)
+
+    with watching(residual_stream(s), keep):
+        s.model(images)
+    return torch.stack([found[i] for i in sorted(found)])
+
+
+def activity(s: ObservedModel, images: Tensor, mask: Tensor) -> Tensor:
+    """Absolute activation of each block's neurons (blocks, neurons), summed over images and averaged over outliers."""
+    found: list[Tensor] = []
+    weight = mask.double() / mask.double().sum(1, keepdim=True).clamp(min=1)
+
+    def keep(module: Any, args: Any, out: Tensor) -> None:
+        found.append(torch.einsum("bn,bnd->d", weight.to(out), out[:, s.prefix :].abs()).double().cpu())
+
+    with ExitStack() as stack:
+        for block in s.attention_blocks:
+            layer = hidden_layer(block)
+            if layer is None:
+                raise ValueError(f"{s.name} has MLPs whose neurons cannot be seen: a register cannot be added.")
+            stack.callback(layer.register_forward_hook(keep).remove)
+        s.model(images)
+    return torch.stack(found)

@@ -1,0 +1,383 @@
+"""Views of single tokens: outliers and attention sinks, the logit lens, activation patching, position and content."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.analysis.attention.position_content import PARTS, SHOWN, PositionContent
+from sightline.analysis.tokens.logit_lens import LogitLens
+from sightline.analysis.tokens.outliers import OutlierTokens
+from sightline.analysis.tokens.patching import ActivationPatching
+from sightline.views.payload import compress, film, plane, sprite
+from sightline.views.style import COLORS, INK, PALE, SIMILARITY, bare, heat, nice_top, spread_out
+from sightline.views.view import Paper, Payload, View, pair, percent
+
+FILMED = 8  # images of a film on the page
+MAPS = 7  # maps in a row of a figure
+
+
+def places_axis(ax: Any, places: Sequence[str]) -> None:
+    """The places of the residual stream along the bottom, as many labels as fit."""
+    shown = spread_out(len(places), MAPS)
+    ax.set_xticks(shown, [places[i].removeprefix("block ") if "." not in places[i] else str(i) for i in shown])
+    ax.set_xlabel("after block" if places[0] == "input" else "after unit")
+
+
+def map_rows(figure: Any, columns: int, rows: int) -> Any:
+    """Bare axes for images and maps."""
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        bare(ax)
+    return axes
+
+
+def draw_outliers(r: OutlierTokens, figure: Any) -> None:
+    """Norms by depth and who receives attention above; norms of single images where outliers are most below."""
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    left, middle, right = above.subplots(1, 3, width_ratios=(3, 3, 2))
+    at = np.arange(len(r.places))
+    left.plot(at, r.typical, marker="o", color=COLORS[0], label="patches, median")
+    left.plot(at, r.largest, marker="o", color=COLORS[1], label="patches, largest")
+    for i, norm in enumerate(r.prefix_norm.T[:2]):
+        left.plot(at, norm, linestyle="--", color=COLORS[2 + i], label=r.groups[i])
+    left.set_ylim(bottom=0)
+    left.set_ylabel("norm, mean over images")
+    places_axis(left, r.places)
+    left.legend(loc="best")
+    bottom = np.zeros(len(r.mass))
+    for i, (name, share) in enumerate(zip(r.groups, r.mass.T)):
+        color = PALE if name == "other patches" else COLORS[(2 + i) % len(COLORS)]
+        color = COLORS[1] if name == "outlier patches" else color
+        middle.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
+        bottom = bottom + share
+    middle.set(xlabel="block", ylabel="share of attention received", ylim=(0, 1))
+    middle.set_xticks(spread_out(len(r.mass), MAPS))
+    middle.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    top = r.top_channels(6)
+    right.barh(range(len(top)), [share for _, share in top], color=COLORS[0])
+    right.set_yticks(range(len(top)), [str(channel) for channel, _ in top])
+    right.invert_yaxis()
+    right.set_xlabel("share of squared norm")
+    right.set_ylabel(f"channel, {r.places[r.peak]}")
+    _norm_maps(r, below)
+
+
+def _norm_maps(r: OutlierTokens, figure: Any) -> None:
+    axes = map_rows(figure, 2 * len(r.images), 1)[0]
+    relative = relative_norm(r)[:, r.peak]
+    top = max(3.0, float(relative.max()))
+    for i, image in enumerate(r.images):
+        axes[2 * i].imshow(image)
+        shown = axes[2 * i + 1].imshow(relative[i].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=top)
+    figure.colorbar(shown, ax=list(axes), label="norm / median", fraction=0.03, pad=0.01)
+    figure.supxlabel(f"images, and the norm of their patches after {r.places[r.peak]}", fontsize=9)
+
+
+def relative_norm(r: OutlierTokens) -> NDArray[np.float64]:
+    """Norms in multiples of the median of the image's patches (shown, places, patches)."""
+    return np.asarray(r.norm / np.maximum(np.median(r.norm, axis=2, keepdims=True), 1e-30), dtype=np.float64)
+
+
+def outliers_sentence(r: OutlierTokens) -> str:
+    ratio = float((r.largest / np.maximum(r.typical, 1e-30)).max())
+    sink = int(r.sinks.argmax())
+    ends = f"; {r.sinks[sink]:.1f} patches per image are attention sinks in block {sink}, the most of any block"
+    if not r.share.any():
+        return (
+            f"No patch is an outlier: the largest norm is at most {ratio:.1f} times the median of its image on average"
+            f"{ends}."
+        )
+    channel, share = r.top_channels(1)[0]
+    mass = r.mass[:, r.groups.index("outlier patches")]
+    return (
+        f"Up to {percent(float(r.share.max()))} of the patches are outliers (after {r.places[r.peak]}), with up to "
+        f"{ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive up to "
+        f"{percent(float(mass.max()))} of the attention{ends}."
+    )
+
+
+def outliers_payload(r: OutlierTokens, room: int) -> Payload:
+    n, grid = len(r.images), r.grid
+    norms = relative_norm(r).reshape(n, -1, *grid)
+    got = np.concatenate([r.received, np.full_like(r.received[:, :1], np.nan)], 1).reshape(n, -1, *grid)
+    planes = {
+        "norm / median": (norms, max(3.0, float(norms.max()))),
+        "attention received by the next block, times an even share": (got, max(3.0, float(np.nanmax(got)))),
+    }
+    counts = r.outlier.sum(2)
+    notes = [[f"{c} of the patches {'is an outlier' if c == 1 else 'are outliers'}." for c in row] for row in counts]
+    return film(r.images, planes, named(r.places), titles=("Image", "Map"), notes=notes)
+
+
+def named(places: Sequence[str]) -> tuple[str, ...]:
+    """The places as the film calls them."""
+    return tuple(
+        "The input" if p == "input" else p[:1].upper() + p[1:] if p.startswith("block ") else p for p in places
+    )
+
+
+OUTLIERS = View(
+    of=OutlierTokens,
+    heading="Outlier tokens and attention sinks",
+    sentence=outliers_sentence,
+    draw=draw_outliers,
+    size=(9.6, 5.0),
+    several_panels=True,
+    paper=Paper(
+        "Darcet et al. 2023; Jiang et al. 2025",
+        "Large ViTs that were trained for long turn a few patches of the background into tokens of very large norm, "
+        "which draw attention; a few neurons make them, and a token added at test time can take them over.",
+    ),
+    variant=lambda r: "with a test-time register" if r.register else pair(r),
+    payload=outliers_payload,
+    figure_and_widget=True,
+)
+
+
+def draw_lens(r: LogitLens, figure: Any) -> None:
+    """Where each image's class can be read, by depth; below, how it comes about."""
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    rows, chosen = min(2, len(r.images)), spread_out(len(r.places), MAPS)
+    axes = map_rows(above, len(chosen) + 1, rows)
+    where = r.identifiability
+    for i in range(rows):
+        axes[i, 0].imshow(r.images[i])
+        axes[i, 0].set_title(shorten(r.name(int(r.targets[i]))), fontsize=8)
+        for j, place in enumerate(chosen):
+            cells = where[i, place, r.prefix :].reshape(r.grid)
+            shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
+            if i == 0:
+                axes[i, j + 1].set_title(r.places[place].split(".")[-1], fontsize=8)
+    above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
+    ax, at = below.subplots(), np.arange(len(r.places))
+    ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images whose class is read as the model reads it")
+    hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
+    ax.plot(at, hits, marker="o", color=COLORS[1], label="patches whose highest class is that class")
+    ax.plot(at, where[..., r.prefix :].mean((0, 2)), linestyle="--", color=COLORS[1], label="patches, classes below it")
+    ax.axhline(0.5, color=PALE, linestyle=":", label="classes below it by chance")
+    ax.set(ylim=(-0.03, 1.03), ylabel="share")
+    places_axis(ax, r.places)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def shorten(text: str, most: int = 22) -> str:
+    """A name that fits above a small image."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def lens_sentence(r: LogitLens) -> str:
+    settled = r.decided()
+    late = np.median(settled[settled >= 0]) if (settled >= 0).any() else np.nan
+    when = "is never settled" if np.isnan(late) else f"is settled from {r.places[int(late)]} on (median)"
+    hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
+    best = int(hits.argmax())
+    return (
+        f"Read with the model's own head, the class {when}; the patches give it most often after {r.places[best]}, "
+        f"{percent(float(hits[best]))} of them."
+    )
+
+
+def lens_payload(r: LogitLens, room: int) -> Payload:
+    n, p = min(FILMED, len(r.images)), r.prefix
+    shape = (n, len(r.places), *r.grid)
+    where, likely = (x[:n, :, p:].reshape(shape) for x in (r.identifiability, r.probability))
+    used, index = np.unique(r.top[:n, :, p:], return_inverse=True)
+    planes = {
+        "share of classes below the target": (where, 1.0),
+        "probability of the target": (likely, nice_top(likely)),
+    }
+    notes = [[_lens_note(r, i, j) for j in range(len(r.places))] for i in range(n)]
+    words = (index.reshape(shape), [r.name(int(c)) for c in used])
+    titles = ("Image", "What the head reads at each patch")
+    return film(r.images[:n], planes, named(r.places), titles=titles, notes=notes, words=words)
+
+
+def _lens_note(r: LogitLens, image: int, place: int) -> str:
+    share = percent(float(r.answer[image, place]))
+    return f"Target: {r.name(int(r.targets[image]))}, {share} as the model reads it here."
+
+
+LENS = View(
+    of=LogitLens,
+    heading="What each token says: the logit lens",
+    sentence=lens_sentence,
+    draw=draw_lens,
+    size=(9.6, 5.2),
+    several_panels=True,
+    paper=Paper(
+        "Vilas et al. 2023",
+        "The class can be read from image tokens too, and better the deeper the block.",
+    ),
+    payload=lens_payload,
+    figure_and_widget=True,
+)
+
+
+def draw_patching(r: ActivationPatching, figure: Any) -> None:
+    """One pair and where its difference is by depth above; the class token, branches and heads below."""
+    above, below = figure.subfigures(2, 1, height_ratios=(4, 5))
+    chosen = spread_out(len(r.places), MAPS - 1)
+    axes = map_rows(above, len(chosen) + 2, 1)[0]
+    for i, what in enumerate(("source", "destination")):
+        axes[i].imshow(r.images[0, i])
+        bare(axes[i], f"{what}:\n{shorten(r.name(int(r.classes[0, i])), 18)}")
+    top = nice_top(r.regions[0])
+    for ax, place in zip(axes[2:], chosen):
+        shown = ax.imshow(r.regions[0, place], cmap=SIMILARITY, vmin=0, vmax=top)
+        bare(ax, r.places[place].split(".")[-1])
+    above.colorbar(shown, ax=list(axes), label="share restored\nby a region", fraction=0.03, pad=0.01)
+    panels = below.subplots(1, 3 if r.heads.size else 2)
+    _draw_depth(r, panels[0])
+    for i, kind in enumerate(r.kinds):
+        panels[1].plot(r.branches[..., i].mean(0), marker="o", color=COLORS[i], label=kind)
+    panels[1].axhline(0, color=PALE, linewidth=0.8)
+    panels[1].set(xlabel="block", ylabel="share restored by a branch", xticks=spread_out(r.branches.shape[1], MAPS))
+    if r.kinds:
+        panels[1].legend(loc="best")
+    if r.heads.size:
+        mean = r.heads.mean(0)
+        heat(panels[2], mean.T, top=nice_top(mean), label="share restored by a head")
+        panels[2].set(xlabel="block", ylabel="head", yticks=spread_out(mean.shape[1], 8))
+        panels[2].set_xticks(spread_out(len(mean), MAPS))
+
+
+def _draw_depth(r: ActivationPatching, ax: Any) -> None:
+    at = np.arange(len(r.places))
+    for i, share in enumerate(r.prefix.mean(0).T[:2]):
+        label = "class token" if i == 0 else f"prefix token {i}"
+        ax.plot(at, share, marker="o", color=COLORS[2 + i], label=label)
+    ax.plot(at, r.regions.mean(0).max((1, 2)), marker="o", color=COLORS[0], label="best region")
+    ax.plot(at, r.controls[:, 1].mean(0), linestyle="--", color=INK, linewidth=0.9, label="everything")
+    ax.axhline(0, color=PALE, linewidth=0.8)
+    ax.set_ylabel("share restored")
+    places_axis(ax, r.places)
+    ax.legend(loc="best")
+
+
+def patching_sentence(r: ActivationPatching) -> str:
+    if not r.kinds:
+        return f"{len(r.classes)} pair(s) of images, {r.passes:,} patched runs; no layer adds to what enters it."
+    mean = np.nan_to_num(r.branches.mean(0), nan=-np.inf)
+    block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
+    name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]
+    share = percent(float(mean[block, kind]))
+    text = f"The {name} branch of block {block} carries most of the difference ({share})"
+    if r.heads.size:
+        heads = r.heads.mean(0)
+        b, h = np.unravel_index(int(heads.argmax()), heads.shape)
+        text += f", among heads head {h} of block {b} ({percent(float(heads[b, h]))})"
+    if r.prefix.shape[2]:
+        half = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
+        where = f"from {r.places[half[0]]} on" if half.size else "nowhere"
+        text += f"; the class token alone carries half of it {where}"
+    return f"{text}. {len(r.classes)} pair(s) of images, {r.passes:,} patched runs."
+
+
+def patching_payload(r: ActivationPatching, room: int) -> Payload:
+    n = min(FILMED, len(r.images))
+    notes = [[_patching_note(r, i, j) for j in range(len(r.places))] for i in range(n)]
+    planes = {"share of the difference restored": (r.regions[:n], nice_top(r.regions[:n]))}
+    titles = ("Source", "Destination", "Where the source replaces it")
+    return film(r.images[:n, 0], planes, named(r.places), titles=titles, other=r.images[:n, 1], notes=notes)
+
+
+def _patching_note(r: ActivationPatching, pair_: int, place: int) -> str:
+    a, b = (r.name(int(c)) for c in r.classes[pair_])
+    own = f"; the class token alone restores {r.prefix[pair_, place, 0]:.2f}" if r.prefix.shape[2] else ""
+    return f"From {a} to {b}{own}."
+
+
+PATCHING = View(
+    of=ActivationPatching,
+    heading="What carries the difference between two images",
+    sentence=patching_sentence,
+    draw=draw_patching,
+    size=(9.6, 4.8),
+    several_panels=True,
+    paper=Paper(
+        "Zhang and Nanda 2023, on language models",
+        "The difference of two logits is the measure to use, and patching in one direction shows what is sufficient.",
+    ),
+    payload=patching_payload,
+    figure_and_widget=True,
+)
+
+
+def draw_split(r: PositionContent, figure: Any) -> None:
+    """Shares by block and position by head above; attention and its parts from one patch below."""
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    left, right = above.subplots(1, 2)
+    bottom = np.zeros(r.total.shape[0])
+    for name, share, color in zip(PARTS, r.by_block(), (COLORS[0], COLORS[1], COLORS[4])):
+        left.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
+        bottom = bottom + share
+    left.set(xlabel="block", ylabel="share of the logits' variance", ylim=(0, 1), xticks=spread_out(len(bottom), MAPS))
+    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    blocks, heads = r.total.shape
+    right.scatter(np.repeat(np.arange(blocks), heads), r.share[0].ravel(), color=COLORS[0], s=22)
+    right.set(xlabel="block", ylabel="share of position, one dot per head", ylim=(-0.03, 1.03))
+    block, head = r.most_positional()
+    axes = map_rows(below, 4, 1)[0]
+    axes[0].imshow(r.image)
+    cell = (r.grid[0] // 2) * r.grid[1] + r.grid[1] // 2
+    frame_cell(axes[0], cell, r.grid, r.image.shape[:2])
+    for i, name in enumerate(SHOWN):
+        axes[i + 1].imshow(r.maps[i, block, head, cell].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=255)
+        frame_cell(axes[i + 1], cell, r.grid, r.grid, offset=0.5)
+        bare(axes[i + 1], name)
+    bare(axes[0], f"block {block}, head {head}, from the frame")
+
+
+def frame_cell(ax: Any, cell: int, grid: tuple[int, int], size: tuple[int, ...], offset: float = 0.0) -> None:
+    """A frame around one cell."""
+    from matplotlib.patches import Rectangle
+
+    high, wide = size[0] / grid[0], size[1] / grid[1]
+    corner = (cell % grid[1] * wide - offset, cell // grid[1] * high - offset)
+    ax.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=COLORS[5], linewidth=1.5))
+
+
+def split_sentence(r: PositionContent) -> str:
+    each = r.by_block()
+    most = int(each[0].argmax())
+    block, head = r.most_positional()
+    first, top, last, key = (percent(float(x)) for x in (each[0, 0], each[0, most], each[0, -1], each[1, -1]))
+    return (
+        f"Position explains {first} of the first block's logits, {top} at most (block {most}) and {last} of the last "
+        f"block's; what an image adds to a key whatever the query is explains {key} there. Most positional is head "
+        f"{head} of block {block} ({percent(float(r.share[0, block, head]))})."
+    )
+
+
+def split_payload(r: PositionContent, room: int) -> Payload:
+    """The widget of the heads, with the parts of attention in the place of images."""
+    coarse = (np.round(r.maps / 5.0) * 5).astype(np.uint8)  # as for attention: fewer shades pack better
+    return {
+        "widget": "headAttention",
+        "images": sprite(np.stack([r.image] * len(SHOWN))),
+        "shape": r.maps.shape,
+        "data": compress(coarse.tobytes()),
+        "peaks": plane(r.peaks.astype(np.float64), bits=16),
+        "grid": r.grid,
+        "prefix": 0,
+        "labels": [name[:1].upper() + name[1:] for name in SHOWN],
+        "notice": "The image slider switches from attention to position alone and to content alone.",
+    }
+
+
+SPLIT = View(
+    of=PositionContent,
+    heading="Attention by position and by content",
+    sentence=split_sentence,
+    draw=draw_split,
+    size=(9.0, 5.2),
+    several_panels=True,
+    paper=Paper(
+        "Doshi et al. 2026, by a related decomposition of tokens",
+        "Attention works mostly through content; heads specialize in position, in content, or in both.",
+    ),
+    payload=split_payload,
+    figure_and_widget=True,
+)
