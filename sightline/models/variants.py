@@ -45,7 +45,7 @@ LISTED = (
     *("vit-g14", "vit-G14"),
     *(f"bit-{s}" for s in BIT_SMALL),
     *("bit-r50x1", "bit-r50x3", "bit-r101x1", "bit-r101x3", "bit-r152x2", "bit-r152x4", "bit-r200x3"),
-    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8"),
+    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8", "conv-vit-nano4", "conv-vit-micro4"),
     *("r-vit-ti16", "r26-vit-s32", "r26-vit-b32", "r50-vit-b32", "r50-vit-b16", "r50-vit-l32", "r50-vit-l16"),
 )
 
@@ -77,6 +77,9 @@ def config(name: str, **changes: Any) -> Config:
     if plain.startswith("bit-") and plain[4:] in BIT_SMALL:
         units, width, stem = BIT_SMALL[plain[4:]]
         return _bit({"units": units, "width_factor": width, "stem": stem, "size": 32, **changes})
+    if (found := re.fullmatch(r"conv-vit-([a-zA-Z]+?)(\d+)", plain)) and found[1] in VIT:
+        stem = {"stem": "3x3/2+3x3/2", **changes}  # two convolutions in place of the patches (Xiao et al. 2021)
+        return _hybrid(found[1], (), int(found[2]), 1.0, stem)
     if found := re.fullmatch(r"r(\d*)-vit-([a-zA-Z]+?)(\d+)", plain):
         backbone = _backbone(found[1], found[2], int(found[3]))
         if backbone is not None and found[2] in VIT:
@@ -121,7 +124,7 @@ def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int,
 
 
 def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, changes: dict[str, Any]) -> HybridConfig:
-    own = {"units", "width_factor", "norm_eps", "standardize_eps", "standardize_eps_on"} & set(changes)
+    own = {"units", "stem", "width_factor", "norm_eps", "standardize_eps", "standardize_eps_on"} & set(changes)
     vit = _vit(letter, stride, {k: v for k, v in changes.items() if k not in own})
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 

@@ -20,9 +20,9 @@ class Muon(torch.optim.Optimizer):
     """Parameter groups with `orthogonal=True` take Muon's step, the others AdamW's.
 
     Muon's step is the Nesterov momentum of the gradient with all singular values moved close to 1, times
-    0.2 sqrt(max(rows, columns)): so both kinds of groups have updates of one size, and share learning rate, schedule and
-    the decoupled weight decay. A filter is a matrix with one row per output channel; query, key and value are matrices
-    of their own.
+    0.2 sqrt(max(rows, columns)): so both kinds of groups have updates of one size, and share learning rate, schedule
+    and the decoupled weight decay. A filter is a matrix with one row per output channel; query, key and value are
+    matrices of their own.
     """
 
     def __init__(

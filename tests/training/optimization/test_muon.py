@@ -40,7 +40,7 @@ def published_steps(start, gradients, *, lr, decay, keep=0.95):
 
 
 @pytest.mark.parametrize(
-    "name, shape", [("fc1.weight", (6, 4)), ("conv1.weight", (3, 2, 3, 3)), ("qkv.weight", (12, 4))]
+    ("name", "shape"), [("fc1.weight", (6, 4)), ("conv1.weight", (3, 2, 3, 3)), ("qkv.weight", (12, 4))]
 )
 def test_the_step_is_the_published_one(name, shape):
     source = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def test_singular_values_come_close_to_one():
 
 
 @pytest.mark.parametrize(
-    "name, inside, outside",
+    ("name", "inside", "outside"),
     [
         ("vit-nano4", {"blocks.0.attn.qkv.weight", "blocks.5.mlp.fc2.weight"}, {"embed.proj.weight", "head.weight"}),
         ("bit-nano", {"stages.0.units.0.conv2.weight"}, {"root.conv.weight", "head.weight"}),
