@@ -12,6 +12,7 @@ from sightline.evals.extraction import check_model, describe, each_batch
 from sightline.evals.inputs import combine
 from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
+from sightline.evals.test_time import TestTime, average_views
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.spec import About, Result
@@ -133,9 +134,14 @@ def calibration(
     return float(np.nansum(share * np.abs(accuracy - mean))), np.stack([mean, accuracy, share], axis=1)
 
 
-def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> Classification | MultiLabel:
+def evaluate(
+    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TestTime | None = None
+) -> Classification | MultiLabel:
     """A model's own predictions on a dataset, scored; a dataset with several labels per image by
     `sl.evals.score_labels`.
+
+    `tta` (test-time augmentation) averages the logits over an image and its mirror image ("mirror"), or over these and
+    four shifted copies ("shift"), at two or six times the cost.
 
     Classes are matched by name where the model knows its names; by number where the dataset's classes are called by
     numbers (ImageNet-V2's folders 0 to 999, in whatever order they sort); or one to one where there are equally many.
@@ -145,9 +151,9 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     >>> r.top1, len(r.classes)
     (0.1, 10)
     """
-    said = logits(model, dataset, batch=batch, workers=workers)
+    said = logits(model, dataset, batch=batch, workers=workers, tta=tta)
     place, names = match_classes(getattr(model, "class_names", None), said.shape[1], dataset)
-    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset)}
+    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset), **({"tta": tta} if tta else {})}
     about = About(models=(identify(model),), images=fingerprint(dataset))
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
@@ -156,14 +162,16 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     return score(said, place[dataset.labels], classes=names, how=how, about=about)
 
 
-def logits(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
+def logits(
+    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TestTime | None = None
+) -> NDArray[np.float32]:
     """The logits (n, k) of a model for every image of a dataset.
 
     >>> sl.evals.logits(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
     (4, 10)
     """
     check_classifier(model)
-    return each_batch(model, dataset, model, batch=batch, workers=workers).numpy()
+    return each_batch(model, dataset, average_views(model, tta), batch=batch, workers=workers).numpy()
 
 
 def check_classifier(model: Any) -> None:
@@ -218,7 +226,9 @@ class TestSets(Result):
         return out
 
 
-def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0) -> TestSets:
+def evaluate_sets(
+    model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0, tta: TestTime | None = None
+) -> TestSets:
     """The same model on several test sets, the first being the one that the others are compared with.
 
     >>> sets = {split: sl.dataset("scenes/shape", split, num=20) for split in ("val", "test")}
@@ -227,7 +237,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
     """
     if len(sets) < 2:
         raise ValueError("Give at least two test sets to compare, such as {'val': ..., 'v2': ...}.")
-    found = {name: evaluate(model, d, batch=batch, workers=workers) for name, d in sets.items()}
+    found = {name: evaluate(model, d, batch=batch, workers=workers, tta=tta) for name, d in sets.items()}
     for name, one in found.items():
         if not isinstance(one, Classification):
             raise ValueError(f"{name} has several labels per image; test sets are compared by top-1 of one label.")
