@@ -1,22 +1,24 @@
 """Classification by a model's own head: top-1 and top-5, per class, confusion, calibration, second test sets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.evals.extraction import check_model, describe, each_batch
 from sightline.evals.inputs import combine
 from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
-from sightline.evals.test_time import TestTime, average_views
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.spec import About, Result
 
+TTA = Literal["mirror", "shift"]  # test-time augmentation
 BINS = 15  # of confidence, for calibration (Guo et al. 2017)
 
 
@@ -135,7 +137,7 @@ def calibration(
 
 
 def evaluate(
-    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TestTime | None = None
+    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TTA | None = None
 ) -> Classification | MultiLabel:
     """A model's own predictions on a dataset, scored; a dataset with several labels per image by
     `sl.evals.score_labels`.
@@ -163,7 +165,7 @@ def evaluate(
 
 
 def logits(
-    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TestTime | None = None
+    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TTA | None = None
 ) -> NDArray[np.float32]:
     """The logits (n, k) of a model for every image of a dataset.
 
@@ -172,6 +174,34 @@ def logits(
     """
     check_classifier(model)
     return each_batch(model, dataset, average_views(model, tta), batch=batch, workers=workers).numpy()
+
+
+def average_views(model: Any, tta: TTA | None) -> Callable[[Tensor], Tensor]:
+    """A function of images that gives the model's logits, averaged over views.
+
+    `mirror`: the image and its mirror image. `shift`: also both moved by a 32nd of the side to the lower right and to
+    the upper left, with reflected borders, which count a quarter each (Jordan 2024). None: the image alone.
+    """
+    match tta:
+        case None:
+            return model
+        case "mirror":
+            return lambda images: _mirrored(model, images)
+        case "shift":
+            return lambda images: _shifted(model, images)
+    raise ValueError(f"tta={tta!r}: expected mirror, shift or none.")
+
+
+def _mirrored(model: Any, images: Tensor) -> Tensor:
+    return (model(images) + model(images.flip(-1))) / 2
+
+
+def _shifted(model: Any, images: Tensor) -> Tensor:
+    height, width = images.shape[-2:]
+    y, x = max(1, height // 32), max(1, width // 32)
+    wide = F.pad(images, (x, x, y, y), mode="reflect")
+    corners = (wide[..., :height, :width], wide[..., 2 * y :, 2 * x :])
+    return _mirrored(model, images) / 2 + sum(_mirrored(model, corner) for corner in corners) / 4
 
 
 def check_classifier(model: Any) -> None:
@@ -227,7 +257,7 @@ class TestSets(Result):
 
 
 def evaluate_sets(
-    model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0, tta: TestTime | None = None
+    model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0, tta: TTA | None = None
 ) -> TestSets:
     """The same model on several test sets, the first being the one that the others are compared with.
 

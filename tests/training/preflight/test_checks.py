@@ -247,7 +247,7 @@ def test_the_trial_step_changes_nothing(tmp_path):
 
 def test_compiling_without_a_compiler_is_refused(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and no-such-compiler is not here.*compile=false"):
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler, and no-such-compiler is not here.*compile=false"):
         check(data()[0], compile=True)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX")

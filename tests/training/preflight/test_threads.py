@@ -28,7 +28,7 @@ def test_as_many_as_cores_are_free(busy, count, says, tmp_path, monkeypatch):
 
 def test_a_run_keeps_its_number_unless_another_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "busy_cores", lambda: 99.0)
-    (tmp_path / "run.json").write_text(json.dumps({"machine": {"threads": 3}}))
+    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "plan": {}, "data": {}, "machine": {"threads": 3}}))
     with sl.training.run_threads(tmp_path) as why:
         assert (torch.get_num_threads(), why) == (3, "3 threads, as the run began")
     with sl.training.run_threads(tmp_path, 2) as why:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.evals.test_time import average_views
+from sightline.evals.accuracy import average_views
 from tests.peers import fill
 
 
