@@ -94,6 +94,8 @@ def fewshot(
 @click.option("--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) of ImageNet's val.")
 @click.option("--per-class", is_flag=True, help="Print the accuracy of every class.")
 @click.option("--confused", type=int, default=0, help="Print this many of the most frequent mistakes.")
+@click.option("--tta", type=click.Choice(["mirror", "shift"]),
+              help="Average over the image and its mirror image, or also over four shifted copies.")  # fmt: skip
 @num_option
 @batch_option
 @workers_option

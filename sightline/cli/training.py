@@ -37,6 +37,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
             click.option("--seed", default=0, show_default=True),
             click.option("--workers", default=0, show_default=True, help="Processes that prepare images."),
+            click.option("--threads", type=int, help="By default as many as cores are free when the run begins."),
             click.option("--parallel", type=click.Choice(["ddp", "fsdp"]), default="ddp", help="Under torchrun."),
             click.option("--device", help="cpu, cuda or mps; by default the accelerator, if there is one."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
@@ -116,12 +117,15 @@ def run_training(
         r = sl.training.transfer(*kind.split("-"), recipe=r, model=m)
     evals = few_shot_evaluators(split, r) if how["few"] else ()
     given: dict[str, Any] = {"val": split.val, "evals": evals, "workers": how["workers"], "parallel": how["parallel"]}
-    if how["prove_resume"]:
-        show_proof(sl.training.prove_resume(m, split.train, r, **given), how["as_json"])
-    elif how["smoke"]:
-        show_run(sl.training.smoke_run(m, split.train, r, out=how["out"], **given).run, None, how["as_json"])
-    else:
-        show_run(sl.fit(m, split.train, r, out=how["out"], **given), split.test, how["as_json"])
+    with sl.training.run_threads(how["out"], how["threads"]) as threads:
+        if is_first_process():
+            click.echo(threads, err=True)
+        if how["prove_resume"]:
+            show_proof(sl.training.prove_resume(m, split.train, r, **given), how["as_json"])
+        elif how["smoke"]:
+            show_run(sl.training.smoke_run(m, split.train, r, out=how["out"], **given).run, None, how["as_json"])
+        else:
+            show_run(sl.fit(m, split.train, r, out=how["out"], **given), split.test, how["as_json"])
 
 
 def is_first_process() -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from sightline.data.augment.augment import Augment, mix
+from sightline.data.augment.augment import Augment, alternating_flips, mix
 from sightline.data.collate import Collation
 from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.errors import TooManyBad
@@ -117,7 +117,12 @@ class Batches:
         if len(indices) == 0:  # fewer images than ranks in the last batch of an evaluation
             return torch.empty(0, 3, *self.spec.size, dtype=torch.uint8), labels, {}
         draws = Draws(hash_key(self.seed, self.epoch, "augment"), indices * 4096 + repetitions)
-        collation = Collation(dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws)
+        mirror = None
+        if self.train is not None and self.train.flip == "alternating":
+            mirror = alternating_flips(Draws(hash_key(self.seed, "flip"), indices), self.epoch + repetitions)
+        collation = Collation(
+            dataset=self.dataset, spec=self.spec, train=self.train, indices=indices, draws=draws, mirror=mirror
+        )
         images = collation.images()
         if self.train is not None and self.train.mixes:
             images, labels = mix(images, labels, augment=self.train, key=hash_key(self.seed, self.epoch, step))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -111,6 +112,7 @@ class Collation:
     train: Augment | None
     indices: Ints
     draws: Draws
+    mirror: NDArray[np.bool_] | None = None  # which images to flip, if that is not random
     bad: dict[str, str] = field(default_factory=dict)
 
     def images(self) -> UInt8[Tensor, "b 3 y x"]:
@@ -134,10 +136,13 @@ class Collation:
     def _needs_no_transform(self, size: tuple[int, ...]) -> bool:
         return self.train is None and size == self.spec.size and (self.spec.crop == 1 or self.spec.fit == "squash")
 
-    def _draw_parameters(self, sizes: list[tuple[int, int]], draws: Draws) -> AugmentParameters | None:
+    def _draw_parameters(
+        self, sizes: list[tuple[int, int]], draws: Draws, rows: slice = slice(None)
+    ) -> AugmentParameters | None:
         if self.train is None:
             return None
-        return draw_parameters(np.array(sizes), self.train, draws, size=self.spec.size)
+        mirror = None if self.mirror is None else self.mirror[rows]
+        return draw_parameters(np.array(sizes), self.train, draws, size=self.spec.size, mirror=mirror)
 
     def _image_or_replacement(
         self, row: int, header: LazyImage | BadImage, parameters: AugmentParameters | None
@@ -169,8 +174,9 @@ class Collation:
             try:
                 if isinstance(raw, BadImage):
                     raise raw
-                draws = Draws(self.draws.key, self.draws.items[row : row + 1])
-                return self._transform(raw, 0, self._draw_parameters([raw.size], draws))
+                rows = slice(row, row + 1)
+                draws = Draws(self.draws.key, self.draws.items[rows])
+                return self._transform(raw, 0, self._draw_parameters([raw.size], draws, rows))
             except BadImage as error:
                 self.bad[self.dataset.where(int(other))] = str(error)
         raise TooManyBad(self.bad, len(self.dataset))

@@ -1,11 +1,13 @@
 """Accuracy of a model's own head: top-1 and top-5, per class, confusion, calibration, several test sets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.evals.extraction import check_model, describe, each_batch
@@ -16,6 +18,7 @@ from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.spec import About, Result
 
+TTA = Literal["mirror", "shift"]  # test-time augmentation
 BINS = 15  # of confidence, for calibration (Guo et al. 2017)
 
 
@@ -133,9 +136,14 @@ def calibration(
     return float(np.nansum(share * np.abs(accuracy - mean))), np.stack([mean, accuracy, share], axis=1)
 
 
-def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> Classification | MultiLabel:
+def evaluate(
+    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TTA | None = None
+) -> Classification | MultiLabel:
     """A model's own predictions on a dataset, scored; a dataset with several labels per image by
     `sl.evals.score_labels`.
+
+    `tta` (test-time augmentation) averages the logits over an image and its mirror image ("mirror"), or over these and
+    four shifted copies ("shift"), at two or six times the cost.
 
     Classes are matched by name where the model knows its names; by number where the dataset's classes are called by
     numbers (ImageNet-V2's folders 0 to 999, in whatever order they sort); or one to one where there are equally many.
@@ -145,9 +153,9 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     >>> r.top1, len(r.classes)
     (0.1, 10)
     """
-    said = logits(model, dataset, batch=batch, workers=workers)
+    said = logits(model, dataset, batch=batch, workers=workers, tta=tta)
     place, names = match_classes(getattr(model, "class_names", None), said.shape[1], dataset)
-    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset)}
+    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset), **({"tta": tta} if tta else {})}
     about = About(models=(identify(model),), images=fingerprint(dataset))
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
@@ -156,14 +164,44 @@ def evaluate(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0)
     return score(said, place[dataset.labels], classes=names, how=how, about=about)
 
 
-def logits(model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0) -> NDArray[np.float32]:
+def logits(
+    model: Any, dataset: Dataset, *, batch: int = 64, workers: int = 0, tta: TTA | None = None
+) -> NDArray[np.float32]:
     """The logits (n, k) of a model for every image of a dataset.
 
     >>> sl.evals.logits(sl.build("vit-nano4", classes=10), sl.dataset("scenes/shape", num=4)).shape
     (4, 10)
     """
     check_classifier(model)
-    return each_batch(model, dataset, model, batch=batch, workers=workers).numpy()
+    return each_batch(model, dataset, average_views(model, tta), batch=batch, workers=workers).numpy()
+
+
+def average_views(model: Any, tta: TTA | None) -> Callable[[Tensor], Tensor]:
+    """A function of images that gives the model's logits, averaged over views.
+
+    `mirror`: the image and its mirror image. `shift`: also both moved by a 32nd of the side to the lower right and to
+    the upper left, with reflected borders, which count a quarter each (Jordan 2024). None: the image alone.
+    """
+    match tta:
+        case None:
+            return model
+        case "mirror":
+            return lambda images: _mirrored(model, images)
+        case "shift":
+            return lambda images: _shifted(model, images)
+    raise ValueError(f"tta={tta!r}: expected mirror, shift or none.")
+
+
+def _mirrored(model: Any, images: Tensor) -> Tensor:
+    return (model(images) + model(images.flip(-1))) / 2
+
+
+def _shifted(model: Any, images: Tensor) -> Tensor:
+    height, width = images.shape[-2:]
+    y, x = max(1, height // 32), max(1, width // 32)
+    wide = F.pad(images, (x, x, y, y), mode="reflect")
+    corners = (wide[..., :height, :width], wide[..., 2 * y :, 2 * x :])
+    return _mirrored(model, images) / 2 + sum(_mirrored(model, corner) for corner in corners) / 4
 
 
 def check_classifier(model: Any) -> None:
@@ -218,7 +256,9 @@ class TestSets(Result):
         return out
 
 
-def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0) -> TestSets:
+def evaluate_sets(
+    model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0, tta: TTA | None = None
+) -> TestSets:
     """The same model on several test sets, the first being the one that the others are compared with.
 
     >>> sets = {split: sl.dataset("scenes/shape", split, num=20) for split in ("val", "test")}
@@ -227,7 +267,7 @@ def evaluate_sets(model: Any, sets: dict[str, Dataset], *, batch: int = 64, work
     """
     if len(sets) < 2:
         raise ValueError("Give at least two test sets to compare, such as {'val': ..., 'v2': ...}.")
-    found = {name: evaluate(model, d, batch=batch, workers=workers) for name, d in sets.items()}
+    found = {name: evaluate(model, d, batch=batch, workers=workers, tta=tta) for name, d in sets.items()}
     for name, one in found.items():
         if not isinstance(one, Classification):
             raise ValueError(f"{name} has several labels per image; test sets are compared by top-1 of one label.")

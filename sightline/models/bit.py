@@ -25,6 +25,7 @@ class BiTConfig:
     """
 
     units: tuple[int, ...] = (3, 4, 6, 3)  # residual units per stage
+    unit: Literal["bottleneck", "basic"] = "bottleneck"  # "basic": two 3x3 convolutions, which suit small images
     width_factor: float = 1.0
     size: checks.Pair = 224
     channels: int = 3
@@ -59,7 +60,12 @@ class BiTConfig:
     @property
     def width(self) -> int:
         """Channels of the last feature map."""
-        return int(64 * self.width_factor) * 4 * 2 ** (len(self.units) - 1)
+        return int(64 * self.width_factor) * self.expansion * 2 ** (len(self.units) - 1)
+
+    @property
+    def expansion(self) -> int:
+        """Channels of a unit's output for each in its middle."""
+        return 4 if self.unit == "bottleneck" else 1
 
     @property
     def image(self) -> ImageSpec:
@@ -92,6 +98,25 @@ class Unit(nn.Module):
         skip = self.skip(x if self.shortcut is None else self.shortcut(y))
         y = self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(y)))))
         return self.sum(skip + self.branch(y))
+
+
+class BasicUnit(nn.Module):
+    """Pre-activation unit of two 3x3 convolutions, the stride in the first; `skip`, `branch` and `sum` as in `Unit`."""
+
+    def __init__(self, c: BiTConfig, channels: int, out: int, *, stride: int):
+        super().__init__()
+        eps = c.standardize_eps if c.standardize else None
+        self.norm1 = NormReLU(channels, eps=c.norm_eps, kind=c.norm)
+        self.conv1 = StdConv(channels, out, 3, stride=stride, eps=eps)
+        self.norm2 = NormReLU(out, eps=c.norm_eps, kind=c.norm)
+        self.conv2 = StdConv(out, out, 3, eps=eps)
+        self.shortcut = StdConv(channels, out, 1, stride=stride, eps=eps) if stride > 1 or channels != out else None
+        self.skip, self.branch, self.sum = Tap(), Tap(), Tap()
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
+        y = self.norm1(x)
+        skip = self.skip(x if self.shortcut is None else self.shortcut(y))
+        return self.sum(skip + self.branch(self.conv2(self.norm2(self.conv1(y)))))
 
 
 class Root(nn.Module):
@@ -127,7 +152,11 @@ class BiT(nn.Module, Displayable):
         self.image = c.image
         self.checkpointing = False  # trade time for memory: recompute each unit in the backward pass
         self.root = Root(c)
-        self.stages = stages(c.units, int(64 * c.width_factor), lambda i, mid, stride: Unit(c, i, mid, stride=stride))
+        kind = Unit if c.unit == "bottleneck" else BasicUnit
+        root = int(64 * c.width_factor)
+        self.stages = stages(
+            c.units, root, lambda i, mid, stride: kind(c, i, mid, stride=stride), expansion=c.expansion
+        )
         self.norm = NormReLU(c.width, eps=c.norm_eps, kind=c.norm)
         self.pooled = Tap()
         self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()

@@ -1,7 +1,7 @@
 """What BiT and the hybrid's backbone share: standardized convolutions, GroupNorm with ReLU, stages."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,25 @@ class StdConv(nn.Conv2d):
     ):
         super().__init__(channels, out, kernel, stride=stride, padding=0 if same else kernel // 2, bias=False)
         self.eps, self.eps_on, self.same = eps, eps_on, same
+        self._cached: tuple[Tensor, int, Tensor] | None = None  # a kernel, its version, its standardized form
+
+    def kernel(self) -> Float[Tensor, "o i p q"]:
+        """The standardized kernel; in evaluation without gradients computed once, until the kernel changes."""
+        w = self.weight
+        changes = self.training or torch.is_grad_enabled() or w.is_inference() or type(w.data) is not Tensor
+        if changes or self.eps is None or w.is_meta or torch.compiler.is_compiling():
+            return self.standardized()
+        if self._cached is None or self._cached[0] is not w or self._cached[1] != w._version:
+            self._cached = (w, w._version, self.standardized())
+        return self._cached[2]
+
+    def train(self, mode: bool = True) -> "StdConv":
+        self._cached = None  # sharded training gathers new values into the same tensor
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **how: Any) -> "StdConv":
+        self._cached = None  # another device or type
+        return super()._apply(*args, **how)
 
     def standardized(self) -> Float[Tensor, "o i p q"]:
         w = self.weight
@@ -46,7 +65,7 @@ class StdConv(nn.Conv2d):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
         if self.same:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        return F.conv2d(x, self.standardized(), None, self.stride, self.padding)
+        return F.conv2d(x, self.kernel(), None, self.stride, self.padding)
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
@@ -83,15 +102,17 @@ class Stage(nn.Module):
         return x
 
 
-def stages(counts: tuple[int, ...], root: int, unit: Callable[[int, int, int], nn.Module]) -> nn.ModuleList:
+def stages(
+    counts: tuple[int, ...], root: int, unit: Callable[[int, int, int], nn.Module], *, expansion: int = 4
+) -> nn.ModuleList:
     """Stages of `unit(channels, mid, stride)`: widths double from stage to stage, the first unit of each but the first
-    halves the resolution, and the output of a unit is four times as wide as its middle."""
+    halves the resolution, and the output of a unit is `expansion` times as wide as its middle."""
     out, channels = nn.ModuleList(), root
     for s, count in enumerate(counts):
         mid = root * 2**s
-        inputs = [channels] + [4 * mid] * (count - 1)
+        inputs = [channels] + [expansion * mid] * (count - 1)
         out.append(Stage([unit(c, mid, 2 if s and i == 0 else 1) for i, c in enumerate(inputs)]))
-        channels = 4 * mid
+        channels = expansion * mid
     return out
 
 

@@ -29,6 +29,7 @@ class HybridConfig:
 
     vit: ViTConfig
     units: tuple[int, ...] = (3, 4, 6, 3)  # () is the stem alone
+    stem: Literal["7x7/2+pool", "3x3/2+3x3/2"] = "7x7/2+pool"  # the second suits small images (Xiao et al. 2021)
     width_factor: float = 1.0
     norm_eps: float = 1e-6
     standardize_eps: float = 1e-5
@@ -131,13 +132,19 @@ class Backbone(nn.Module):
     def __init__(self, c: HybridConfig):
         super().__init__()
         channels = int(64 * c.width_factor)
-        self.root = conv(c, c.channels, channels, 7, 2)
+        self.pooled = c.stem == "7x7/2+pool"
+        self.root = conv(c, c.channels, channels, 7 if self.pooled else 3, 2)
         self.root_norm = NormReLU(channels, eps=c.norm_eps)
+        if not self.pooled:
+            self.second, self.second_norm = conv(c, channels, channels, 3, 2), NormReLU(channels, eps=c.norm_eps)
         self.stages = stages(c.units, channels, lambda i, mid, stride: Unit(c, i, mid, stride=stride))
 
     def forward(self, x: Float[Tensor, "b c y x"], recompute: bool = False) -> Float[Tensor, "b d i j"]:
         x = self.root_norm(self.root(x))
-        x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, stride=2)
+        if self.pooled:
+            x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, stride=2)
+        else:
+            x = self.second_norm(self.second(x))
         for stage in self.stages:
             x = stage(x, recompute)
         return x

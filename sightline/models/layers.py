@@ -61,10 +61,14 @@ class Attention(nn.Module):
         qkv_bias: bool = True,
         dropout: float = 0.0,
         relative: RelativePositions | None = None,
+        qk_eps: float | None = None,  # None: queries and keys are not normalized
     ):
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
+        if qk_eps is not None:
+            self.q_norm, self.k_norm = (nn.LayerNorm(width // heads, eps=qk_eps) for _ in "qk")
+        self.qk_norm = qk_eps is not None
         self.q, self.k, self.v = Tap(), Tap(), Tap()
         self.relative = relative
         self.probs = Tap()  # (b, h, n, n)
@@ -75,6 +79,8 @@ class Attention(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"], rows: int | None = None) -> Float[Tensor, "b m d"]:
         """The outputs of all tokens, or of the first `rows`; either way they attend to all tokens."""
         q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in self.qkv(x).chunk(3, dim=-1))
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = self.q(q), self.k(k), self.v(v)
         bias = self.relative(q) if self.relative is not None else None
         if rows is not None:

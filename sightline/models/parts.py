@@ -108,13 +108,14 @@ def block_parts(at: str, i: int, *, pre: bool) -> Iterator[Part]:
 def _bit(model: BiT) -> Iterator[Part]:
     yield Part(path="root", kind="embed", layout="map")
     names = ("norm1", "conv1", "norm2", "conv2", "norm3", "conv3")
-    yield from _stages(model.stages, "stages.", names)
+    yield from _stages(model.stages, "stages.", names if model.config.unit == "bottleneck" else names[:4])
     yield Part(path="norm", kind="norm", layout="map")
     yield from _end(model)
 
 
 def _backbone(model: Hybrid) -> Iterator[Part]:
-    yield Part(path="backbone.root_norm", kind="embed", layout="map")
+    stem = "root_norm" if model.config.stem == "7x7/2+pool" else "second_norm"
+    yield Part(path=f"backbone.{stem}", kind="embed", layout="map")
     names = ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")
     yield from _stages(model.backbone.stages, "backbone.stages.", names)
 

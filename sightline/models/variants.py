@@ -5,7 +5,7 @@ import fnmatch
 import re
 from typing import Any
 
-from sightline.models.bit import BiTConfig, Stem
+from sightline.models.bit import BiTConfig
 from sightline.models.hybrid import HybridConfig
 from sightline.models.vit import ViTConfig
 
@@ -29,10 +29,11 @@ SMALL = ("nano", "micro", "mini")
 
 # BiT: residual units per stage
 BIT = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
-BIT_SMALL: dict[str, tuple[tuple[int, ...], float, Stem]] = {
-    "nano": ((1, 1, 1), 0.5, "3x3/2"),
-    "micro": ((2, 2, 2), 0.5, "3x3/1"),
-    "mini": ((2, 2, 2), 1.0, "3x3/1"),
+BIT_SMALL: dict[str, dict[str, Any]] = {
+    "nano": {"units": (1, 1, 1), "width_factor": 0.5, "stem": "3x3/2"},
+    "micro": {"units": (2, 2, 2), "width_factor": 0.5, "stem": "3x3/1"},
+    "mini": {"units": (2, 2, 2), "width_factor": 1.0, "stem": "3x3/1"},
+    "basic": {"units": (1, 1, 1), "width_factor": 1.0, "stem": "3x3/2", "unit": "basic"},
 }
 
 # Hybrids: units for stride 32; for stride 16 the last stage's units move into the one before (ViT, section 4.1)
@@ -45,7 +46,7 @@ LISTED = (
     *("vit-g14", "vit-G14"),
     *(f"bit-{s}" for s in BIT_SMALL),
     *("bit-r50x1", "bit-r50x3", "bit-r101x1", "bit-r101x3", "bit-r152x2", "bit-r152x4", "bit-r200x3"),
-    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8"),
+    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8", "conv-vit-nano4", "conv-vit-micro4"),
     *("r-vit-ti16", "r26-vit-s32", "r26-vit-b32", "r50-vit-b32", "r50-vit-b16", "r50-vit-l32", "r50-vit-l16"),
 )
 
@@ -75,8 +76,10 @@ def config(name: str, **changes: Any) -> Config:
         if depth in BIT:
             return _bit({"units": BIT[depth], "width_factor": width, **changes})
     if plain.startswith("bit-") and plain[4:] in BIT_SMALL:
-        units, width, stem = BIT_SMALL[plain[4:]]
-        return _bit({"units": units, "width_factor": width, "stem": stem, "size": 32, **changes})
+        return _bit({**BIT_SMALL[plain[4:]], "size": 32, **changes})
+    if (found := re.fullmatch(r"conv-vit-([a-zA-Z]+?)(\d+)", plain)) and found[1] in VIT:
+        stem = {"stem": "3x3/2+3x3/2", **changes}  # two convolutions in place of the patches (Xiao et al. 2021)
+        return _hybrid(found[1], (), int(found[2]), 1.0, stem)
     if found := re.fullmatch(r"r(\d*)-vit-([a-zA-Z]+?)(\d+)", plain):
         backbone = _backbone(found[1], found[2], int(found[3]))
         if backbone is not None and found[2] in VIT:
@@ -121,7 +124,7 @@ def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int,
 
 
 def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, changes: dict[str, Any]) -> HybridConfig:
-    own = {"units", "width_factor", "norm_eps", "standardize_eps", "standardize_eps_on"} & set(changes)
+    own = {"units", "stem", "width_factor", "norm_eps", "standardize_eps", "standardize_eps_on"} & set(changes)
     vit = _vit(letter, stride, {k: v for k, v in changes.items() if k not in own})
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 

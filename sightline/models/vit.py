@@ -51,6 +51,7 @@ class ViTConfig:
     final_norm: Literal["tokens", "pooled"] = "tokens"  # "pooled": after pooling, as timm does for gap
     gelu: Literal["tanh", "erf"] = "tanh"
     qkv_bias: bool = True
+    qk_norm: bool = False  # LayerNorm of queries and keys in every head (ViT-22B)
     layer_scale: float | None = None  # its initial value
     dropout: float = 0.0
     drop_path: float = 0.0  # rate of the last block, increasing linearly from 0
@@ -168,7 +169,10 @@ class Block(nn.Module):
             relative = RelativePositions(c.grid, c.heads, c.width, prefix=c.prefix)
         self.attn_skip = Tap()
         self.norm1 = normalization(c)
-        self.attn = Attention(c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.dropout, relative=relative)
+        qk_eps = c.norm_eps if c.qk_norm else None
+        self.attn = Attention(
+            c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.dropout, relative=relative, qk_eps=qk_eps
+        )
         self.attn_scale, self.attn_path, self.attn_branch, self.attn_sum = branch_scale(c), DropPath(rate), Tap(), Tap()
         self.norm2 = normalization(c)
         self.mlp = Mlp(c.width, c.mlp_width, gelu=c.gelu, dropout=c.dropout)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sightline.adoption.wrapper import AdoptedModel
+from sightline.models.hybrid import Hybrid
 from sightline.models.parts import Part, anatomy
 from sightline.models.vit import ViT
 from sightline.spec import ModelId
@@ -76,7 +77,7 @@ def kind(model: Any, known: Sequence[Part]) -> str:
     """vit, hybrid or cnn; empty if unknown."""
     if not attention_blocks(model):
         return "cnn" if known else ""
-    return "hybrid" if any(p.stage is not None for p in known) else "vit"
+    return "hybrid" if isinstance(model, Hybrid) or any(p.stage is not None for p in known) else "vit"
 
 
 def pool(model: Any) -> str:

@@ -45,9 +45,9 @@ class Recipe:
     end_lr: Number = 0.0  # final rate of cosine and linear
 
     # the optimizer
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd", "muon"] = "adamw"  # muon: for the matrices of the blocks; AdamW for the rest
     betas: tuple[Number, Number] = (0.9, 0.999)
-    momentum: Number = 0.9
+    momentum: Number = 0.9  # of SGD and Muon, which is published with 0.95
     weight_decay: Number = 0.0
     # lr: p -= lr * wd * p (torch, ViT); schedule: p -= (lr / peak) * wd * p (big_vision)
     decay_rule: Literal["lr", "schedule"] = "lr"

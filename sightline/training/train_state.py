@@ -17,7 +17,8 @@ from sightline.training import parallel
 from sightline.training.objectives.setup import build_objective, configure_model, initialize_head
 from sightline.training.optimization.average import PolyakAverage
 from sightline.training.optimization.optimizer import (
-    MOMENTS,
+    ADAMW_MOMENTS,
+    MOMENTUM,
     build_optimizer,
     parameters_by_name,
     set_learning_rate,
@@ -159,13 +160,14 @@ class TrainState:
         """The optimizer's moments of parameters that change shape, resampled as the parameters are."""
         moments: dict[str, Tensor] = {}
         held = {n: p.detach().clone() for n, p in self.model.named_parameters()}
-        for key in MOMENTS[self.recipe.optimizer]:
+        for key in (*ADAMW_MOMENTS, *MOMENTUM):
+            having = {n for n, p in self.model.named_parameters() if key in self.optimizer.state.get(p, {})}
             with torch.no_grad():
-                for p in self.model.parameters():
-                    if p in self.optimizer.state:
+                for name, p in self.model.named_parameters():
+                    if name in having:
                         p.copy_(self.optimizer.state[p][key])
             resized = resize(self.model, pair(size)).state_dict()
-            moments |= {f"optimizer/{n}/{key}": resized[n].clone() for n in held if resized[n].shape != held[n].shape}
+            moments |= {f"optimizer/{n}/{key}": resized[n].clone() for n in having if resized[n].shape != held[n].shape}
             with torch.no_grad():
                 for name, p in self.model.named_parameters():
                     p.copy_(held[name])

@@ -10,6 +10,7 @@ from PIL import Image
 import sightline as sl
 from sightline.data.augment.augment import crop_boxes, draw_parameters, erase_boxes, mix
 from sightline.data.augment.randaugment import OPERATIONS, apply_operation
+from sightline.data.augment.trivialaugment import TRIVIAL_OPERATIONS, apply_trivial
 from sightline.data.draws import Draws, permute
 
 SPEC = sl.ImageSpec(size=(16, 16))
@@ -145,6 +146,52 @@ def test_operations_are_pure_and_keep_the_size(operation):
         )
     assert image.tobytes() == before
     assert len(OPERATIONS) == 16
+
+
+@pytest.mark.parametrize("operation", TRIVIAL_OPERATIONS)
+def test_trivial_operations_grow_from_nothing(operation):
+    image = Image.fromarray(np.random.default_rng(0).integers(40, 200, (32, 40, 3), dtype=np.uint8))
+    before = image.tobytes()
+    none, full = (apply_trivial(operation, image, strength=a, sign=-1.0) for a in (0.0, 1.0))
+    assert (full.size, full.mode, image.tobytes()) == ((40, 32), "RGB", before)
+    assert (full.tobytes() == before) == (operation == "identity")
+    assert (none.tobytes() == before) == (operation not in ("autocontrast", "equalize"))
+    assert len(TRIVIAL_OPERATIONS) == 14
+
+
+def test_trivial_augment_draws_one_operation_for_each_image():
+    pixels = np.repeat(np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8), 64, axis=0)
+    stack = sl.data.Arrays(pixels, np.arange(64) % 2)
+    how = sl.data.Augment(crop_area=None, flip=False, trivial=True)
+    one, again, next_epoch = (
+        next(iter(stack.batches(SPEC, batch=64, train=how, epoch=e, workers=w, device=None)))[0]
+        for e, w in ((0, 0), (0, 1), (1, 0))
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, next_epoch)
+    same = (one == torch.from_numpy(pixels).permute(0, 3, 1, 2)).flatten(1).all(1)
+    assert 0 < same.sum() < 20  # one operation in fourteen is the identity
+    with pytest.raises(ValueError, match=r"^Augment\(randaugment and trivial"):
+        sl.data.Augment(randaugment=(1, 5), trivial=True)
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs():
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8)
+    stack = sl.data.Arrays(pixels, np.arange(64))
+    how = sl.data.Augment(crop_area=None, flip="alternating")
+
+    def epoch(number, workers=0):
+        batches = stack.batches(SPEC, batch=64, train=how, seed=1, epoch=number, workers=workers, device=None)
+        images, labels = next(iter(batches))
+        return images[labels.argsort()]
+
+    first, second, third = (epoch(number) for number in range(3))
+    plain = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    mirrored = [not torch.equal(a, b) for a, b in zip(first, plain)]
+    assert 16 < sum(mirrored) < 48
+    assert torch.equal(second, first.flip(-1))
+    assert torch.equal(third, first)
+    assert torch.equal(epoch(1, workers=2), second)
 
 
 def test_mixup_is_a_share_of_two_neighbors():

@@ -90,3 +90,50 @@ def test_same_padding_is_tensorflows(size, kernel, stride):
     padded = pad_same(torch.ones(1, 1, size, size), kernel, stride)
     assert padded.shape[2] == size + total
     assert padded[0, 0, :, size // 2].tolist() == [0.0] * (total // 2) + [1.0] * size + [0.0] * (total - total // 2)
+
+
+def test_kernels_are_standardized_once_in_evaluation_and_again_when_they_change():
+    model, x = fill(sl.build("bit-nano", classes=10)).eval(), torch.randn(2, 3, 32, 32)
+    conv = model.stages[1].units[0].conv2
+    with_gradients = model(x).detach()
+    with torch.inference_mode():
+        assert torch.equal(model(x), with_gradients)
+        assert conv.kernel() is conv.kernel()
+    assert conv.kernel() is not conv.kernel()  # a gradient may be wanted
+    other = {"weight": torch.randn_like(conv.weight)}
+    with torch.no_grad():
+        before = conv.kernel()
+        found = torch.func.functional_call(conv, other, (torch.ones(1, 64, 3, 3),))
+        assert not torch.equal(found, F.conv2d(torch.ones(1, 64, 3, 3), before, stride=conv.stride, padding=1))
+        conv.weight[0].mul_(torch.rand(64, 3, 3))
+        assert not torch.equal(conv.kernel(), before)
+        assert torch.equal(conv.kernel(), conv.standardized())
+        assert conv.double().kernel().dtype == torch.float64
+    assert set(model.state_dict()) == set(sl.build("bit-nano", classes=10).state_dict())
+
+
+def test_basic_units_are_two_convolutions_behind_their_norms():
+    model = fill(sl.build("bit-nano", unit="basic", units=(1, 2), classes=10)).double()
+    unit, x = model.stages[1].units[0], torch.randn(1, 32, 8, 8).double()
+    y = unit.norm1(x)
+    torch.testing.assert_close(unit(x), unit.shortcut(y) + unit.conv2(unit.norm2(unit.conv1(y))))
+    assert (unit.conv1.stride, unit.conv2.stride, unit.conv1.kernel_size) == ((2, 2), (1, 1), (3, 3))
+    assert model.stages[1].units[1].shortcut is None
+    assert (model.config.width, model.config.stride, model(torch.zeros(2, 3, 32, 32).double()).shape) == (
+        64,
+        4,
+        (2, 10),
+    )
+
+
+def test_every_part_of_basic_units_can_be_recorded_and_no_other_format_takes_them(tmp_path):
+    model = sl.build("bit-nano", unit="basic", classes=10)
+    paths = [part.path for part in sl.anatomy(model)]
+    with sl.record(model, *paths) as seen:
+        model(torch.zeros(1, 3, 32, 32))
+    assert set(seen) == set(paths)
+    sl.save(model, tmp_path / "model.safetensors")
+    assert sl.load(tmp_path / "model.safetensors").config == model.config
+    whole = sl.build("bit-r50x1", unit="basic", units=(1, 1), size=32, classes=4)
+    with pytest.raises(ValueError, match="bottleneck units only"):
+        sl.save(whole, tmp_path / "model.npz", to="npz")

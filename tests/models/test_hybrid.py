@@ -30,6 +30,21 @@ def test_stem_alone_with_patches_of_eight():
     assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 5)
 
 
+def test_two_small_convolutions_as_a_stem(tmp_path):
+    model = fill(sl.build("conv-vit-nano4", classes=5, size=16)).double()
+    x, b = torch.randn(2, 3, 16, 16).double(), model.backbone
+    y = b.second_norm(b.second(b.root_norm(b.root(x))))
+    torch.testing.assert_close(b(x), y)
+    assert (model.config.grid, y.shape, b.root.kernel_size, b.second.stride) == ((4, 4), (2, 64, 4, 4), (3, 3), (2, 2))
+    paths = [part.path for part in sl.anatomy(model)]
+    with sl.record(model, *paths) as seen:
+        model(x)
+    assert set(seen) == set(paths)
+    torch.testing.assert_close(seen["backbone.second_norm"], y)
+    with pytest.raises(ValueError, match="7x7 stem"):
+        sl.save(model.float(), tmp_path / "model.npz", to="npz")
+
+
 def test_config_speaks_of_pixels_and_plan_of_the_map():
     model = sl.build("r14-vit-micro8", classes=7, size=(64, 32), channels=4)
     assert (model.config.size, model.config.channels, model.config.classes) == ((64, 32), 4, 7)

@@ -181,6 +181,19 @@ def test_options_build_run_and_train(changes, prefix, rows):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_queries_and_keys_are_normalized_per_head(tmp_path):
+    model = fill(sl.build("vit-nano4", qk_norm=True, classes=10, depth=1))
+    attn = model.blocks[0].attn
+    with sl.record(model, "blocks.0.attn.q", "blocks.0.norm1") as seen, torch.no_grad():
+        model(torch.randn(2, 3, 32, 32))
+    q = attn.qkv(seen["blocks.0.norm1"])[..., :64].unflatten(-1, (4, 16)).transpose(1, 2)
+    expected = F.layer_norm(q, (16,), attn.q_norm.weight, attn.q_norm.bias, 1e-6)
+    torch.testing.assert_close(seen["blocks.0.attn.q"], expected)
+    assert "blocks.0.attn.q_norm.weight" not in sl.build("vit-nano4").state_dict()
+    with pytest.raises(ValueError, match="does not normalize queries and keys"):
+        sl.save(model, tmp_path / "model.pth", to="timm")
+
+
 def test_registers_stand_between_class_token_and_patches_without_position():
     model, x = tiny(registers=2), make_images(1, 3, 16, 16)
     with sl.record(model, "encoder_input", "embed") as tape:

@@ -38,8 +38,8 @@ def test_the_fingerprint_changes_with_weights_and_configuration():
 
 
 def test_the_identity_says_kind_and_pool():
-    kinds = {name: identify(sl.build(name)) for name in ("vit-nano4", "bit-nano")}
-    assert [(m.kind, m.pool) for m in kinds.values()] == [("vit", "cls"), ("cnn", "map")]
+    kinds = {name: identify(sl.build(name)) for name in ("vit-nano4", "bit-nano", "conv-vit-nano4")}
+    assert [(m.kind, m.pool) for m in kinds.values()] == [("vit", "cls"), ("cnn", "map"), ("hybrid", "cls")]
     assert identify(small(pool="gap"), name="mine").pool == "gap"
     assert identify(small(), name="mine").name == "mine"
 

@@ -13,7 +13,7 @@ from sightline.training.parallel import join_processes
 
 torch.set_num_threads(1)
 ROOT, WHAT, WORLD = Path(sys.argv[1]), sys.argv[2], int(os.environ["WORLD_SIZE"])
-MODELS = {"vit": "vit-nano4", "bit": "bit-nano", "shards": "vit-nano4", "masked": "vit-nano4"}
+MODELS = {"vit": "vit-nano4", "bit": "bit-nano", "shards": "vit-nano4", "masked": "vit-nano4", "muon": "bit-nano"}
 
 
 def data(kind: str):
@@ -33,7 +33,7 @@ def train(kind: str, parallel: str, out: str, **changes):
     model = sl.build(MODELS[kind], classes=len(part.classes), size=16, **small)
     settings = {"lr": 1e-3, "batch": 16, "steps": 6, "log_every": 1, "eval_every": 2, "save_every": 3, "clip": 1.0,
                 "ema": 0.5, "weight_decay": 0.1, "augment": sl.data.Augment(mixup=0.2)}  # fmt: skip
-    settings |= {"task": "masked"} if kind == "masked" else {}
+    settings |= {"masked": {"task": "masked"}, "muon": {"optimizer": "muon"}}.get(kind, {})
     evals = changes.pop("evals", ())
     recipe = sl.Recipe(**{**settings, **changes})
     return sl.fit(model, part, recipe, val=val, out=ROOT / out, parallel=parallel, evals=evals)  # type: ignore[arg-type]

@@ -69,6 +69,7 @@ def test_many_processes_train_as_one_does(tmp_path):
         np.testing.assert_allclose(
             numbers(tmp_path / f"{kind}-shards-2"), numbers(tmp_path / "ddp-shards-1"), rtol=CLOSE
         )
+        np.testing.assert_allclose(numbers(tmp_path / f"{kind}-muon-2"), numbers(tmp_path / "ddp-muon-1"), rtol=CLOSE)
         masked = [numbers(tmp_path / f"{k}-masked-{n}") for k, n in ((kind, 2), ("ddp", 1))]
         np.testing.assert_allclose(*masked, rtol=CLOSE)
     # the sharded state of two processes goes on in one, and the other way round

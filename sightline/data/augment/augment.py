@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from sightline.data.augment.randaugment import OPERATIONS, apply_operation
+from sightline.data.augment.trivialaugment import TRIVIAL_OPERATIONS, apply_trivial
 from sightline.data.draws import Draws, Number, generator
 from sightline.data.images import KERNELS, Pixels
 from sightline.spec import ImageSpec
@@ -34,9 +36,12 @@ class Augment:
     crop_area: tuple[Number, Number] | None = (0.05, 1.0)  # fraction of the image area (ViT, code of appendix B.1.1)
     crop_ratio: tuple[Number, Number] = (3 / 4, 4 / 3)  # width / height of the crop, before it is resized
     crop_side: Number | None = None  # instead of crop_area: a crop of this fraction of both sides (BiT: 128 of 160)
-    flip: bool = True
+    flip: bool | Literal["alternating"] = (
+        True  # alternating: every other epoch, which half of the images starts is drawn
+    )
     shift: Number = 0.0  # random shift by up to this fraction of the side, reflected borders; for small images
     randaugment: tuple[int, Number] | None = None  # operations per image, magnitude 0..10
+    trivial: bool = False  # TrivialAugment: one operation of a random strength per image
     jitter: Number | tuple[Number, Number, Number, Number] = 0.0  # brightness, contrast, saturation, hue (<= 0.5)
     erase: Number = 0.0  # probability of one erased rectangle
     mixup: Number = 0.0  # alpha of Beta(alpha, alpha), one draw per batch; labels become class weights
@@ -61,6 +66,10 @@ class Augment:
         _require(
             count >= 0 and 0 <= level <= 10, f"randaugment={self.randaugment}", "expected (operations, magnitude 0..10)"
         )
+        _require(
+            self.flip in (True, False, "alternating"), f"flip={self.flip!r}", "expected true, false or alternating"
+        )
+        _require(not (count and self.trivial), "randaugment and trivial", "give one of them")
         _require(all(j >= 0 for j in self.jitters), f"jitter={self.jitter}", "expected numbers >= 0")
         _require(self.jitters[3] <= 0.5, f"jitter={self.jitter}", "expected a hue of at most 0.5")
         _require(0 <= self.erase <= 1, f"erase={self.erase}", "expected a probability, 0 to 1")
@@ -142,26 +151,48 @@ class AugmentParameters:
     operations: NDArray[np.int64]  # (b, operations of RandAugment)
     signs: NDArray[np.float64]  # (b, the same), -1 or 1
     places: NDArray[np.float64]  # (b, the same, 2), center of a cutout
+    trivial: NDArray[np.float64]  # (b, 3): operation of TrivialAugment, strength, sign
     colors: NDArray[np.float64]  # (b, 4), in -1..1
     erased: NDArray[np.int64]  # (b, 4): upper, lower, left, right
 
 
 def draw_parameters(
-    sizes: NDArray[np.int64], augment: Augment, draws: Draws, *, size: tuple[int, int]
+    sizes: NDArray[np.int64],
+    augment: Augment,
+    draws: Draws,
+    *,
+    size: tuple[int, int],
+    mirror: NDArray[np.bool_] | None = None,
 ) -> AugmentParameters:
-    """All random draws for images of these (width, height)."""
+    """All random draws for images of these (width, height); `mirror` says which to flip if that is not random."""
     count = augment.randaugment[0] if augment.randaugment else 0
     flip = draws.uniform("flip") < 0.5
     return AugmentParameters(
         boxes=crop_boxes(sizes, augment, draws),
-        mirror=flip if augment.flip else np.zeros_like(flip),
+        mirror=mirror if mirror is not None else flip if augment.flip else np.zeros_like(flip),
         shifts=np.rint((2 * draws.many("shift", 2) - 1) * augment.shift * np.array(size)).astype(np.int64),
         operations=draws.choices("operation", len(OPERATIONS), count),
         signs=np.where(draws.many("sign", count) < 0.5, -1.0, 1.0),
         places=draws.many("place", 2 * count).reshape(len(flip), count, 2),
+        trivial=_draw_trivial(draws) if augment.trivial else np.zeros((len(flip), 3)),
         colors=2 * draws.many("colour", 4) - 1,  # a key, not a word: spelled as it was first
         erased=erase_boxes(augment.erase, draws, size),
     )
+
+
+def _draw_trivial(draws: Draws) -> NDArray[np.float64]:
+    operation = draws.integers("trivial operation", len(TRIVIAL_OPERATIONS))
+    sign = np.where(draws.uniform("trivial sign") < 0.5, -1.0, 1.0)
+    return np.stack([operation, draws.uniform("trivial strength"), sign], axis=1)
+
+
+def alternating_flips(draws: Draws, epoch: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each image is mirrored: half of them in even epochs, the others in odd ones (Jordan 2024).
+
+    `draws` must not depend on the epoch. Every image is seen both ways within two epochs, which random flips do not
+    achieve.
+    """
+    return (draws.uniform("flip") < 0.5) ^ (epoch % 2 == 1)
 
 
 def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Augment, spec: ImageSpec) -> Pixels:
@@ -172,7 +203,7 @@ def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Au
     down, right = (int(v) for v in steps.shifts[row])
     if down or right:
         pixels = pixels[_reflected_indices(pixels.shape[0], down)][:, _reflected_indices(pixels.shape[1], right)]
-    if augment.randaugment or any(augment.jitters):
+    if augment.randaugment or augment.trivial or any(augment.jitters):
         pixels = np.asarray(_apply_colors(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
     hole = steps.erased[row]
     if hole[1] > hole[0]:
@@ -184,7 +215,8 @@ def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Au
 def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment, spec: ImageSpec) -> Tensor | None:
     """`transform` for all images of one size at once, (b, h, w, 3) to (b, 3, y, x), several times faster. None if the
     settings need more than flips, shifts and erasing."""
-    if augment.crop_area or augment.crop_side or augment.randaugment or any(augment.jitters):
+    colors = augment.randaugment or augment.trivial or any(augment.jitters)
+    if augment.crop_area or augment.crop_side or colors:
         return None
     planes = torch.from_numpy(stack).permute(0, 3, 1, 2)
     if tuple(planes.shape[2:]) != spec.size:
@@ -216,6 +248,9 @@ def _apply_colors(image: Image.Image, row: int, steps: AugmentParameters, augmen
             image = apply_operation(
                 OPERATIONS[number], image, level=augment.randaugment[1], sign=float(sign), place=place
             )
+    if augment.trivial:
+        number, strength, sign = steps.trivial[row].tolist()
+        image = apply_trivial(TRIVIAL_OPERATIONS[int(number)], image, strength=strength, sign=sign)
     return jitter_colors(image, augment.jitters, steps.colors[row]) if any(augment.jitters) else image
 
 

@@ -15,7 +15,8 @@ from sightline.data.draws import Number
 GRAY = (128, 128, 128)
 
 
-def _affine(image: Image.Image, matrix: tuple[Number, ...]) -> Image.Image:
+def affine(image: Image.Image, matrix: tuple[Number, ...]) -> Image.Image:
+    """An affine map of the coordinates, bilinear; gray where nothing comes from."""
     return image.transform(
         image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR, fillcolor=GRAY
     )
@@ -53,10 +54,10 @@ TABLE: dict[str, Operation] = {
     "contrast": lambda im, l, s, p: ImageEnhance.Contrast(im).enhance(_enhancement(l)),
     "brightness": lambda im, l, s, p: ImageEnhance.Brightness(im).enhance(_enhancement(l)),
     "sharpness": lambda im, l, s, p: ImageEnhance.Sharpness(im).enhance(_enhancement(l)),
-    "shear_x": lambda im, l, s, p: _affine(im, (1, s * l * 0.03, 0, 0, 1, 0)),
-    "shear_y": lambda im, l, s, p: _affine(im, (1, 0, 0, s * l * 0.03, 1, 0)),
-    "translate_x": lambda im, l, s, p: _affine(im, (1, 0, s * l * 10 / 224 * im.width, 0, 1, 0)),
-    "translate_y": lambda im, l, s, p: _affine(im, (1, 0, 0, 0, 1, s * l * 10 / 224 * im.height)),
+    "shear_x": lambda im, l, s, p: affine(im, (1, s * l * 0.03, 0, 0, 1, 0)),
+    "shear_y": lambda im, l, s, p: affine(im, (1, 0, 0, s * l * 0.03, 1, 0)),
+    "translate_x": lambda im, l, s, p: affine(im, (1, 0, s * l * 10 / 224 * im.width, 0, 1, 0)),
+    "translate_y": lambda im, l, s, p: affine(im, (1, 0, 0, 0, 1, s * l * 10 / 224 * im.height)),
     "cutout": lambda im, l, s, p: _cutout(im, l * 4 / 224, p),
 }
 OPERATIONS = tuple(TABLE)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sightline.training.optimization.layers import layer_scales
+from sightline.training.optimization.layers import block_paths, layer_scales
+from sightline.training.optimization.muon import Muon
 from sightline.training.recipe import Recipe
 
-MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+ADAMW_MOMENTS, MOMENTUM = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,7 @@ class ParameterGroup:
     names: tuple[str, ...]
     scale: float  # times the recipe's rate
     weight_decay: float
+    orthogonal: bool = False  # takes Muon's step
 
 
 def model_name(name: str) -> str:
@@ -51,15 +53,30 @@ def parameter_groups(objective: nn.Module, recipe: Recipe) -> list[ParameterGrou
                 f"{glob!r} matches no parameter of the model; they are called {', '.join(list(params)[:6])} ..."
             )
     scales = layer_scales(objective.model, recipe.layer_decay) if recipe.layer_decay is not None else {}  # type: ignore[arg-type]
-    groups: dict[tuple[float, float], list[str]] = {}
+    matrices = hidden_matrices(objective.model) if recipe.optimizer == "muon" else frozenset()  # type: ignore[arg-type]
+    groups: dict[tuple[float, float, bool], list[str]] = {}
     for name, p in params.items():
         if p.requires_grad and is_trained(name, recipe):
             factor = next((float(f) for glob, f in recipe.lr_scale if fnmatch.fnmatchcase(name, glob)), 1.0)
             scale = factor * scales.get(name, 1.0)
-            groups.setdefault((scale, _weight_decay(name, p, scale, recipe)), []).append(name)
+            key = (scale, _weight_decay(name, p, scale, recipe), name in matrices)
+            groups.setdefault(key, []).append(name)
     if not groups:
         raise ValueError("The recipe freezes every parameter, so there is nothing to train: see frozen and trained.")
-    return [ParameterGroup(names=tuple(names), scale=s, weight_decay=d) for (s, d), names in groups.items()]
+    if recipe.optimizer == "muon" and not any(orthogonal for *_, orthogonal in groups):
+        raise ValueError(
+            "Muon orthogonalizes the matrices of the blocks, and the recipe trains none of them: "
+            "--set optimizer=adamw, or see frozen and trained."
+        )
+    return [
+        ParameterGroup(names=tuple(names), scale=s, weight_decay=d, orthogonal=o) for (s, d, o), names in groups.items()
+    ]
+
+
+def hidden_matrices(model: nn.Module) -> frozenset[str]:
+    """The kernels inside encoder blocks and residual units: not those that read pixels or give logits."""
+    inside = tuple(f"{path}." for path in block_paths(model))
+    return frozenset(n for n, p in model.named_parameters() if n.startswith(inside) and is_kernel(n, p))
 
 
 def _weight_decay(name: str, parameter: Tensor, scale: float, recipe: Recipe) -> float:
@@ -74,29 +91,34 @@ def _weight_decay(name: str, parameter: Tensor, scale: float, recipe: Recipe) ->
 
 
 def build_optimizer(objective: nn.Module, recipe: Recipe, *, fused: bool = True) -> torch.optim.Optimizer:
-    """SGD with momentum or AdamW over the recipe's parameter groups, with its state allocated from the start.
+    """The recipe's optimizer over its parameter groups, with its state allocated from the start.
 
-    SGD's weight decay is added to the gradient (L2), as in the BiT paper; AdamW's is decoupled.
+    SGD's weight decay is added to the gradient (L2), as in the BiT paper; that of AdamW and Muon is decoupled.
     """
     params = parameters_by_name(objective)
     groups = parameter_groups(objective, recipe)
     trained = {name for group in groups for name in group.names}
     for name, p in params.items():
         p.requires_grad_(name in trained)
-    listed = [
-        {"params": [params[n] for n in g.names], "scale": g.scale, "weight_decay": g.weight_decay, "names": g.names}
-        for g in groups
-    ]
+    listed = [{**vars(g), "params": [params[n] for n in g.names]} for g in groups]
     optimizer: torch.optim.Optimizer
-    if recipe.optimizer == "adamw":
-        optimizer = torch.optim.AdamW(listed, lr=float(recipe.lr), betas=recipe.betas, eps=1e-8, fused=fused)
-    else:
-        optimizer = torch.optim.SGD(listed, lr=float(recipe.lr), momentum=float(recipe.momentum), fused=fused)
-    for p in (p for group in optimizer.param_groups for p in group["params"]):
-        optimizer.state[p] = {key: torch.zeros_like(p) for key in MOMENTS[recipe.optimizer]}
-        if recipe.optimizer == "adamw":
-            optimizer.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+    lr, momentum = float(recipe.lr), float(recipe.momentum)
+    match recipe.optimizer:
+        case "adamw":
+            optimizer = torch.optim.AdamW(listed, lr=lr, betas=recipe.betas, eps=1e-8, fused=fused)
+        case "muon":
+            optimizer = Muon(listed, lr=lr, momentum=momentum, betas=recipe.betas, fused=fused)
+        case "sgd":
+            optimizer = torch.optim.SGD(listed, lr=lr, momentum=momentum, fused=fused)
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            optimizer.state[p] = _initial_state(p, adam=recipe.optimizer != "sgd" and not group["orthogonal"])
     return optimizer
+
+
+def _initial_state(parameter: Tensor, *, adam: bool) -> dict[str, Tensor]:
+    state = {key: torch.zeros_like(parameter) for key in (ADAMW_MOMENTS if adam else MOMENTUM)}
+    return state | ({"step": torch.zeros((), dtype=torch.float32, device=parameter.device)} if adam else {})
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

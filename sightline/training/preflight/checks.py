@@ -1,6 +1,7 @@
 """Refuses a run that cannot work, before anything is written."""
 
 import math
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,10 +44,17 @@ def check_run(
         if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], int) and one[0] > 0):
             raise ValueError(f"evals are pairs (every so many steps, function of the model); got {one!r}.")
     check_normalization(model)
+    if recipe.compile and next(model.parameters()).device.type == "cpu":
+        check_compiler()
     for _, size in recipe.sizes:
         change(model.config, size=pair(size))  # refuses sizes that are not multiples of the patch size
     if processes.sharded and recipe.sizes:
         raise ValueError("Progressive resolution (sizes) does not work with --parallel fsdp: use ddp, or one size.")
+    if recipe.task != "classify" and recipe.augment.cutmix:
+        raise ValueError(
+            f"CutMix pastes parts of other images, which nothing around a hidden patch can predict: "
+            f"--set augment.cutmix=0 for task={recipe.task}."
+        )
     if recipe.task != "classify" and recipe.sizes:
         raise ValueError(f"Progressive resolution (sizes) is for task=classify; this recipe is for {recipe.task}.")
     return plan
@@ -119,6 +127,16 @@ def check_normalization(model: Model) -> None:
         raise ValueError(
             f"The weights were trained on images normalized by mean {trained_on.mean}, std {trained_on.std}; here it "
             f"is {image.mean}, {image.std}: leave image= out of sl.load, or train from scratch with sl.build."
+        )
+
+
+def check_compiler() -> None:
+    """torch.compile writes C++ for a CPU, which something has to compile."""
+    names = (os.environ["CXX"],) if "CXX" in os.environ else ("g++", "clang++", "c++", "cl")
+    if not any(map(shutil.which, names)):
+        raise ValueError(
+            f"compile=true needs a C++ compiler, and {' or '.join(names)} is not here: install g++, or "
+            "--set compile=false."
         )
 
 

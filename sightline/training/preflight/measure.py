@@ -46,6 +46,7 @@ def fit_to_memory(state: TrainState, plan: Plan, *, workers: int = 0, free: int 
             {
                 "scale": g.scale,
                 "decay": g.weight_decay,
+                "orthogonal": g.orthogonal,
                 "tensors": len(g.names),
                 "parameters": sum(sizes[n] for n in g.names),
             }

@@ -61,7 +61,8 @@ class Plan:
         yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
         for g in self.groups:
             count = f"{g['tensors']} tensors, {g['parameters']:,} parameters"
-            yield f"{count} at {g['scale']:g} x the learning rate, weight decay {g['decay']:g}"
+            muon = ", orthogonalized (Muon)" if g.get("orthogonal") else ""
+            yield f"{count} at {g['scale']:g} x the learning rate, weight decay {g['decay']:g}{muon}"
         if self.trainable < self.parameters:
             yield f"{self.parameters - self.trainable:,} of {self.parameters:,} parameters are frozen"
         yield (

@@ -6,6 +6,9 @@ from .laptop import laptop_vit as laptop_vit
 from .lookup import about as about
 from .lookup import get as get
 from .lookup import names as names
+from .speed import speed_bit as speed_bit
+from .speed import speed_hybrid as speed_hybrid
+from .speed import speed_vit as speed_vit
 from .vit import deit as deit
 from .vit import mae_pretrain as mae_pretrain
 from .vit import vit_finetune as vit_finetune

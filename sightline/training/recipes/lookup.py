@@ -9,6 +9,7 @@ from sightline.training.recipe import Recipe
 from sightline.training.recipes.bit import bit_upstream
 from sightline.training.recipes.hyperrule import bit_hyperrule
 from sightline.training.recipes.laptop import laptop_bit, laptop_masked, laptop_vit
+from sightline.training.recipes.speed import speed_bit, speed_hybrid, speed_vit
 from sightline.training.recipes.vit import (
     deit,
     mae_pretrain,
@@ -33,6 +34,9 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         laptop_vit,
         laptop_bit,
         laptop_masked,
+        speed_vit,
+        speed_bit,
+        speed_hybrid,
     )
 }
 

@@ -157,6 +157,8 @@ def _unsupported(names: BiTNames, config: Config) -> str | None:
         return "BiT's formats have GroupNorm and standardized kernels only"
     if config.stem != "7x7/2+pool":
         return f"BiT's formats have the 7x7 stem with pooling, not {config.stem}"
+    if config.unit != "bottleneck":
+        return "BiT's formats have bottleneck units only"
     if names.target == "hf" and bool(config.classes) == (names is HF_HEADLESS):
         return "this layout is for BiT with a head, or for BiT without"
     return None

@@ -47,6 +47,8 @@ def not_plain(c: ViTConfig, who: str) -> str | None:
         return f"{who} only has LayerNorm before each sublayer"
     if c.no_skip:
         return f"{who} has skip connections in every block"
+    if c.qk_norm:
+        return f"{who} does not normalize queries and keys"
     return None
 
 

@@ -106,6 +106,8 @@ def unsupported(config: Config) -> str | None:
     c = vit_config(config)
     if c is None:
         return "this layout is for ViT and hybrid"
+    if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
+        return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
     if c.position == "sincos" and c.position_at == "stem" and not isinstance(config, HybridConfig):
         c = ViTConfig(**{**vars(c), "position": "1d", "position_rows": 0})
     if reason := not_plain(c, "the JAX ViT"):

@@ -129,6 +129,8 @@ def unsupported(config: Config) -> str | None:
     c = vit_config(config)
     if c is None:
         return "this layout is for ViT and hybrid"
+    if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
+        return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
     if reason := not_plain(c, "timm's ViT"):
         return reason
     if c.head == "mlp":

@@ -1,6 +1,7 @@
 """Before the first step: what is refused, and the plan that is printed and kept."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ def folder(tmp_path_factory):
         ({"sizes": ((0, 8), (0.9, 16))}, r"4 steps end before the last size"),
         ({"sizes": ((0, 15), (0.5, 16))}, r"15 x 15"),
         ({"patience": 3}, r"needs validation data"),
+        ({"task": "masked", "augment": sl.data.Augment(cutmix=1.0)}, r"CutMix .*augment.cutmix=0 for task=masked"),
         ({"task": "masked", "sizes": ((0, 8), (0.5, 16))}, r"for task=classify"),
     ],
 )  # fmt: skip
@@ -241,3 +243,15 @@ def test_the_trial_step_changes_nothing(tmp_path):
     assert all(torch.equal(before[n], t) for n, t in m.state_dict().items())
     assert all(p.grad is None for p in m.parameters())
     assert not any(t.any() for p in state.trainable for t in state.optimizer.state[p].values())
+
+
+def test_compiling_without_a_compiler_is_refused(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler, and no-such-compiler is not here.*compile=false"):
+        check(data()[0], compile=True)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX")
+    with pytest.raises(ValueError, match="install g"):
+        check(data()[0], compile=True)
+    monkeypatch.setenv("CXX", sys.executable)  # only looked for here, not run
+    check(data()[0], compile=True)
