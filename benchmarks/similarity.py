@@ -38,7 +38,9 @@ def population(model: object, data: object) -> tuple[list[Tensor], Tensor]:
     return [gram(x.double()) for x in table.layers.values()], torch.from_numpy(table.labels)
 
 
-def sums_of(grams: list[Tensor], labels: Tensor, rows: Tensor, batch: int, ways: Sequence[str] = (WITHIN, LEAN)) -> Sums:
+def sums_of(
+    grams: list[Tensor], labels: Tensor, rows: Tensor, batch: int, ways: Sequence[str] = (WITHIN, LEAN)
+) -> Sums:
     """CKA of some images as `sl.cka` computes it, batch by batch, images in 20 groups."""
     names = list(map(str, range(len(grams))))
     sums = Sums(names, None, ways=ways, groups=20)
@@ -79,7 +81,12 @@ def false_positives(n: int, draws: int = 8) -> float:
     for draw in range(draws):
         random = torch.Generator().manual_seed(draw)
         sides = [
-            Grams({name: gram(torch.randn(n, (2, 5, 20, 100, 1000)[i % 5], generator=random)) for i, name in enumerate(names)})
+            Grams(
+                {
+                    name: gram(torch.randn(n, (2, 5, 20, 100, 1000)[i % 5], generator=random))
+                    for i, name in enumerate(names)
+                }
+            )
             for _ in range(2)
         ]
         sums = Sums(names, names, ways=[CALIBRATED], seed=draw)

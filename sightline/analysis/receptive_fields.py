@@ -39,7 +39,9 @@ class ReceptiveField(Result):
     radii_error: NDArray[np.float64] | None = None  # standard errors over images, by the jackknife; NaN for few images
     own_error: NDArray[np.float64] | None = None
     side: Literal["after", "before"] = "after"  # of the residual addition; before it, the branch alone
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, layers, 3):
+    replicates: NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros((0, 0, 0))
+    )  # (groups of images, layers, 3):
     # both radii and the own mass without each group
     largest: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (layers,): share of the images in which
     # no other cell of the layer's grid has more mass than the own one

@@ -25,7 +25,9 @@ class ObservedModel:
     grid: tuple[int, int]
     prefix: int
     pool: str  # "cls" or "gap": what the head reads
-    class_token: bool = False  # whether the first of the prefix tokens is one; registers and distillation tokens are not
+    class_token: bool = (
+        False  # whether the first of the prefix tokens is one; registers and distillation tokens are not
+    )
     width: int = 0  # of the last tokens, or channels of the last map
     given_name: str = ""
 

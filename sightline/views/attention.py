@@ -48,7 +48,9 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
 def distance_sentence(r: AttentionDistance) -> str:
     known = r.pixels[np.isfinite(r.pixels)]
     none = r.pixels.size - known.size
-    without = f" {none} of {r.pixels.size} heads spend all attention on prefix tokens and have no distance." if none else ""
+    without = (
+        f" {none} of {r.pixels.size} heads spend all attention on prefix tokens and have no distance." if none else ""
+    )
     if not known.size:
         return without.strip()
     far = float((known > 2 / 3 * r.uniform).mean())

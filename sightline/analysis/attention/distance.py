@@ -44,7 +44,9 @@ class AttentionDistance(Result):
     image_size: tuple[int, int]
     grid: tuple[int, int]
     prefix: int
-    missing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (blocks, heads), share of the images
+    missing: NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros((0, 0))
+    )  # (blocks, heads), share of the images
     # on which the head has no distance
     replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, blocks,
     # heads): `pixels` without each group
@@ -158,7 +160,9 @@ def _result(s: ObservedModel, sums: HeadSums, how: dict[str, Any], about: About)
     error = ((square - near.square()).clamp(min=0) / (total[2] - 1).clamp(min=1)).sqrt()
     left = (total[0] - groups[:, 0]) / (total[2] - groups[:, 2])
     none = int(near.isnan().sum())
-    without = f" {none} of {near.numel()} heads spend all attention on prefix tokens and have no distance." if none else ""
+    without = (
+        f" {none} of {near.numel()} heads spend all attention on prefix tokens and have no distance." if none else ""
+    )
     uniform = cell_distances(s.grid, s.patch).mean().item()
     return AttentionDistance(
         title=f"Attention distance of {s.name}",

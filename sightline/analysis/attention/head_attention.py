@@ -87,7 +87,9 @@ def join(
     """Cells two by two: what they receive is added up, what they look at averaged; the first query stays."""
     lead = rows.shape[:-2]
     flat = rows.flatten(0, -3) if lead else rows[None]
-    even = F.pad(flat.unflatten(-1, grid), (0, grid[1] % 2, 0, grid[0] % 2))  # the last of an odd number has none beside
+    even = F.pad(
+        flat.unflatten(-1, grid), (0, grid[1] % 2, 0, grid[0] % 2)
+    )  # the last of an odd number has none beside
     small = (F.avg_pool2d(even, 2) * 4).flatten(2)
     new = (-(-grid[0] // 2), -(-grid[1] // 2))
     cells = small[:, first:].mT.unflatten(-1, grid)

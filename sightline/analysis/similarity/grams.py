@@ -33,7 +33,13 @@ class Watch:
     """
 
     def __init__(
-        self, s: ObservedModel, names: Sequence[str], tokens: Tokens, *, metric: Metric | None = None, lean: bool = False
+        self,
+        s: ObservedModel,
+        names: Sequence[str],
+        tokens: Tokens,
+        *,
+        metric: Metric | None = None,
+        lean: bool = False,
     ):
         self.target, self.tokens, self.names = s, tokens, list(names)
         self.metric, self.lean = metric, lean

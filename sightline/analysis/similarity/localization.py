@@ -41,7 +41,9 @@ class Localization(Result):
     class_token: NDArray[np.float64]  # (1 or 0, rows, columns)
     layer: str
     grid: tuple[int, int]
-    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))  # (groups of images, tokens,
+    replicates: NDArray[np.float32] = field(
+        default_factory=lambda: np.zeros((0, 0, 0, 0))
+    )  # (groups of images, tokens,
     # rows, columns): the maps without each group
 
     def own(self) -> NDArray[np.float64]:

@@ -166,4 +166,3 @@ class Sums:
         assert self.null is not None
         _, xx, yy = self.ways[PRINTED].total
         return _ratio(self.null.double(), xx.expand(PERMUTATIONS, -1), yy.expand(PERMUTATIONS, -1))
-
