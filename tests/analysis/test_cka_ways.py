@@ -172,6 +172,9 @@ def test_all_ways_at_once_and_saved(vit, images, tmp_path):
         assert again.replicates_of(way).shape == (20, *found.similarity.shape)
         np.testing.assert_allclose(again.replicates_of(way).mean(0), found.way(way), atol=0.05)
     assert (found.way("untrained") != found.similarity).any()
+    one, other = (sl.build("vit-nano4", depth=2, seed=seed) for seed in (1, 2))
+    twins = sl.cka(one, other, images, layers="blocks", ways=["untrained"], batch=48).way("untrained")
+    assert (twins < 0.999).all()  # two architectures alike, two different initializations
     plain = sl.cka(vit, sl.build("bit-nano", classes=0), images, layers="blocks", batch=48)
     np.testing.assert_array_equal(plain.similarity, found.similarity)
     assert not plain.has("within class")

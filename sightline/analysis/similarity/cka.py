@@ -163,7 +163,7 @@ def cka(
     observed = [what.target for what in whats]
     images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None or repeats > 1, distinct=True)
     groups = ImageGroups(images.total, seed)
-    twins = [Watch(untrained(w.target, seed=seed), w.names, w.tokens) for w in whats] if UNTRAINED in ways else []
+    twins = untrained_twins(whats, seed) if UNTRAINED in ways else []
     runs, dropped = [], 0
     with evaluation_mode(*observed, *(twin.target for twin in twins)):
         for r in range(repeats):
@@ -176,6 +176,16 @@ def cka(
     how |= {"duplicates": images.duplicates[0], "neighbors by": metric, "groups": groups.count}
     both = list({id(s.model): s for s in observed}.values())
     return _result(whats, runs, how, images.about(*both, repeats=repeats))
+
+
+def untrained_twins(whats: list[Watch], seed: int) -> list[Watch]:
+    """The same watches in untrained twins: one of each model, and of two models never the same."""
+    models = list(dict.fromkeys(w.target.model for w in whats))
+    twins = {
+        m: untrained(next(w.target for w in whats if w.target.model is m), seed=seed, number=i)
+        for i, m in enumerate(models)
+    }
+    return [Watch(twins[w.target.model], w.names, w.tokens) for w in whats]
 
 
 def check_ways(ways: Any) -> tuple[str, ...]:
