@@ -39,7 +39,7 @@ class HeadSubsets(Result):
     subsets: tuple[tuple[int, ...], ...]  # numbers of the heads
     columns: tuple[str, ...]
     block: int
-    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
+    replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
     # layers): the same without each group
 
     def ranks(self) -> NDArray[np.float64]:

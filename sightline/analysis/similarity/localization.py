@@ -41,7 +41,7 @@ class Localization(Result):
     class_token: NDArray[np.float64]  # (1 or 0, rows, columns)
     layer: str
     grid: tuple[int, int]
-    replicates: NDArray[np.float32] = field(
+    replicates: NDArray[np.floating] = field(
         default_factory=lambda: np.zeros((0, 0, 0, 0))
     )  # (groups of images, tokens,
     # rows, columns): the maps without each group
