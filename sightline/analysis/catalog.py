@@ -40,7 +40,6 @@ from sightline.spec import Result
 
 FEW = 32  # images of the analyses that keep a map of each, or run backwards
 BATCH = 128  # of CKA
-REPEATS = 4  # of CKA, each with half of the images: how far halves differ is the error of the whole
 SHOWN = 4  # images that are kept to be looked through
 
 
@@ -210,9 +209,8 @@ def _additions(s: ObservedModel) -> str | list[str]:
 
 
 def _cka(inspection: Inspection, **choice: Any) -> Result:
-    half = max(4, inspection.n // 2)
     a, b = inspection.models[0], inspection.models[1] if len(inspection.models) > 1 else None
-    settings = {"batch": min(BATCH, half), "n": half, "repeats": REPEATS, "seed": inspection.seed}
+    settings: Any = {"batch": min(BATCH, inspection.n), "n": inspection.n, "seed": inspection.seed, "ways": "all"}
     return cka(a, b, inspection.data, **settings, **choice)
 
 

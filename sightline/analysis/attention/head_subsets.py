@@ -1,7 +1,6 @@
 """Local heads see like a CNN's lower layers: CKA of head subsets, from local to global (Raghu et al., figure 5)."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,12 @@ from torch import Tensor
 
 from sightline.analysis.attention.distance import attention_distance
 from sightline.analysis.embeddings import spearman
-from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
+from sightline.analysis.similarity.grams import SMALLEST, Grams, Watch
 from sightline.analysis.similarity.measures import gram
-from sightline.evals.interval import Z95
+from sightline.analysis.similarity.sums import PRINTED, Sums
+from sightline.evals.interval import jackknife
 from sightline.models.taps import record
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, select_layers
@@ -38,17 +39,23 @@ class HeadSubsets(Result):
     subsets: tuple[tuple[int, ...], ...]  # numbers of the heads
     columns: tuple[str, ...]
     block: int
+    replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
+    # layers): the same without each group
 
     def ranks(self) -> NDArray[np.float64]:
         """Spearman's rank correlation of CKA and distance, for each layer of the CNN; C7: clearly below 0."""
-        far = torch.from_numpy(self.distance)
-        return np.array([spearman(torch.from_numpy(c), far) for c in self.similarity.T])
+        return self._ranks(self.similarity)
+
+    def _ranks(self, similarity: NDArray) -> NDArray[np.float64]:
+        known = np.isfinite(self.distance)  # heads whose attention is all on prefix tokens have no distance
+        far = torch.from_numpy(self.distance[known])
+        return np.array([spearman(torch.from_numpy(c), far) for c in similarity[known].T.astype(np.float64)])
 
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean of `ranks`, for as many cases as there are subsets without a head in common."""
-        size = max(1, len(self.subsets[0]) if self.subsets else 1)
-        heads = len({h for subset in self.subsets for h in subset})
-        return rank_interval(float(np.mean(self.ranks())), heads // size)
+        """95 % interval over images of the mean of `ranks`; NaN where a file holds no replicates."""
+        value = float(np.mean(self.ranks()))
+        half = float(jackknife(np.array([np.mean(self._ranks(left)) for left in self.replicates])))
+        return max(value - half, -1.0), min(value + half, 1.0)
 
     def summary(self) -> dict[str, float]:
         low, high = self.interval()
@@ -59,15 +66,6 @@ class HeadSubsets(Result):
             "most local subset, mean CKA": float(self.similarity[0].mean()),
             "most global subset, mean CKA": float(self.similarity[-1].mean()),
         }
-
-
-def rank_interval(rank: float, cases: int) -> tuple[float, float]:
-    """95 % interval of a rank correlation by Fisher's z with the error of Bonett & Wright (2000); NaN under 4 cases."""
-    if cases < 4 or not abs(rank) <= 1:
-        return math.nan, math.nan
-    z = math.atanh(min(max(rank, -1 + 1e-12), 1 - 1e-12))
-    half = Z95 * math.sqrt((1 + rank**2 / 2) / (cases - 3))
-    return math.tanh(z - half), math.tanh(z + half)
 
 
 def head_subsets(
@@ -83,7 +81,8 @@ def head_subsets(
 ) -> HeadSubsets:
     """Heads of one block, sorted by attention distance, `size` neighbors at a time, against lower layers of a CNN.
 
-    The paper does not say how large its subsets are; here it is a quarter of the heads, at least one. By default the
+    The paper does not say how large its subsets are; here it is a quarter of the heads, at least one; `size=1` takes
+    every head alone. By default the
     CNN's layers are the outputs of its units in the first two stages. What a head found is taken before the heads are
     mixed, all tokens.
 
@@ -105,12 +104,15 @@ def head_subsets(
     columns = _lower(other) if layers is None else select_layers(other, layers)
     path = [p.path for p in s.parts if p.kind == "heads"][block]
     watch = HeadGrams(s, path, subsets)
-    sums = Sums([str(h) for h in subsets], columns)
-    images = ImageSource(data=data, batch=batch, n=n)
+    images = ImageSource(data=data, batch=batch, n=n, distinct=True)
+    groups = ImageGroups(images.total, 0)
+    sums = Sums([str(h) for h in subsets], columns, groups=groups.count)
+    theirs = Watch(other, columns, "all")
     with evaluation_mode(s, other):
         for made in images.batches([s, other], what="head subsets"):
             if len(made) >= SMALLEST:
-                sums.add(len(made), watch(made.images[0]), flat_grams(other, made.images[1], columns, "all")[0])
+                member = torch.from_numpy(groups(made.index))
+                sums.add(len(made), watch(made.images[0]), theirs(made.images[1]), groups=member)
     distance = np.array([far[block][list(h)].mean() for h in subsets])
     how = {"n": sums.images, "batch": batch, "size": size, "tokens": "all", "block": block}
     return replace(_result(s, other, sums, (tuple(subsets), distance), how), about=images.about(s, other))
@@ -130,13 +132,13 @@ class HeadGrams:
     def __init__(self, s: ObservedModel, path: str, subsets: list[tuple[int, ...]]):
         self.target, self.path, self.subsets = s, path, subsets
 
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+    def __call__(self, images: Tensor) -> Grams:
         def keep(path: str, value: Tensor) -> list[Tensor]:
             return [gram(head.detach().flatten(1)) for head in value.unbind(1)]
 
         with record(self.target.model, self.path, keep=keep) as tape:
             self.target.model(images)
-        return {str(h): torch.stack([tape[self.path][i] for i in h]).sum(0) for h in self.subsets}
+        return Grams({str(h): torch.stack([tape[self.path][i] for i in h]).sum(0) for h in self.subsets})
 
 
 def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how: dict[str, Any]) -> HeadSubsets:
@@ -149,6 +151,7 @@ def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how:
         ),
         how=how,
         similarity=sums.cka().numpy(),
+        replicates=sums.ways[PRINTED].without_groups().numpy().astype(np.float32),
         distance=distance,
         subsets=subsets,
         columns=tuple(sums.columns or ()),

@@ -1,7 +1,7 @@
 """What data, size or fine-tuning change: CKA by block against one reference model (Raghu et al., figures 12, G)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class BlockSimilarity(Result):
     band: NDArray[np.float64]
     depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
     varied: str = ""  # what differs between the models: "data", "size", "tuning" ...; empty where it is not said
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, models,
+    # blocks): the same without each group
 
     def summary(self) -> dict[str, float]:
         numbers = {}
@@ -69,7 +71,7 @@ def block_similarity(
     """
     if not models:
         raise ValueError("There is no model to compare with the reference.")
-    rows, bands, depths = [], [], []
+    rows, bands, depths, left = [], [], [], []
     observed = {name: observe(model) for name, model in models.items()}
     one = observe(reference)
     for s in observed.values():
@@ -79,6 +81,7 @@ def block_similarity(
         match = np.rint(depth * (theirs - 1)).astype(int)
         rows.append(found.similarity[np.arange(mine), match])
         bands.append(found.band[np.arange(mine), match])
+        left.append(found.replicates_of()[:, np.arange(mine), match])
         depths.append(depth)
     return BlockSimilarity(
         title="Similarity to the reference, by block",
@@ -89,6 +92,7 @@ def block_similarity(
         similarity=pad_rows(rows),
         band=pad_rows(bands),
         depth=pad_rows(depths),
+        replicates=np.stack([pad_rows(list(group)) for group in zip(*left)]),
         varied=varied,
     )
 
@@ -136,6 +140,7 @@ def frequency_similarity(
         similarity=np.concatenate([r.similarity for r in rows]),
         band=np.concatenate([r.band for r in rows]),
         depth=np.concatenate([r.depth for r in rows]),
+        replicates=np.zeros((0, 0, 0)),  # the groups of classes have different images
     )
 
 

@@ -1,7 +1,7 @@
 """Which input patch each token of a layer still knows: CKA of tokens with patches (Raghu et al., figures 9, 10)."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from sightline.analysis.similarity.grams import SMALLEST
 from sightline.analysis.similarity.measures import u_center
+from sightline.analysis.similarity.sums import PairSums
 from sightline.models.taps import record
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import as_tokens, select_layers
@@ -39,6 +41,10 @@ class Localization(Result):
     class_token: NDArray[np.float64]  # (1 or 0, rows, columns)
     layer: str
     grid: tuple[int, int]
+    replicates: NDArray[np.floating] = field(
+        default_factory=lambda: np.zeros((0, 0, 0, 0))
+    )  # (groups of images, tokens,
+    # rows, columns): the maps without each group
 
     def own(self) -> NDArray[np.float64]:
         """CKA of each token with the patch at its own position."""
@@ -78,8 +84,9 @@ def localization(
     """
     s = observe(model)
     name = s.block_outputs[-1].path if layer is None else _only(select_layers(s, layer), layer)
-    sums = PatchSums()
-    images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None)
+    images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None, distinct=True)
+    groups = ImageGroups(images.total, seed)
+    sums = PatchSums(groups.count)
     with evaluation_mode(s):
         for made in images.batches([s], what="localization"):
             if len(made) < SMALLEST:
@@ -87,8 +94,9 @@ def localization(
                 continue
             with record(s.model, name) as tape:
                 s.model(made.images[0])
-            sums.add(*_cells(tape[name], made.images[0], s, name))
-    found = _result(s, name, sums, {"n": sums.images, "batch": batch, "seed": seed})
+            sums.add(*_cells(tape[name], made.images[0], s, name), groups=torch.from_numpy(groups(made.index)))
+    how = {"n": sums.images, "batch": batch, "seed": seed, "duplicates": images.duplicates[0], "groups": groups.count}
+    found = _result(s, name, sums, how)
     return replace(found, about=images.about(s))
 
 
@@ -113,35 +121,34 @@ def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[
     return tokens.transpose(0, 1), patches, prefix, grid
 
 
-def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t mm"]:
-    """U-centered Gram matrices of many small sets of features, flattened."""
+def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t m m"]:
+    """U-centered Gram matrices of many small sets of features."""
     centered = x - x.mean(1, keepdim=True)
-    return u_center((centered @ centered.mT).double()).flatten(1)
+    return u_center((centered @ centered.mT).double())
 
 
 class PatchSums:
-    """<K^, L^> of tokens with patches, summed over batches: one of m images weighs m(m-3), as in `grams.Sums`."""
+    """<K^, L^> of tokens with patches, summed over batches: one of m images weighs m(m-3), as in `sums.PairSums`."""
 
-    def __init__(self) -> None:
-        self.xy: Any = 0.0
-        self.xx: Any = 0.0
-        self.yy: Any = 0.0
+    def __init__(self, groups: int = 0) -> None:
+        self.groups = groups
+        self.pairs: PairSums | None = None  # as many rows and columns as the first batch has
         self.images, self.prefix, self.grid = 0, 0, (1, 1)
 
-    def add(self, tokens: Tensor, patches: Tensor, prefix: int, grid: tuple[int, int]) -> None:
-        m = tokens.shape[1]
-        x, y = centered_grams(tokens), centered_grams(patches)
-        self.xy = self.xy + (x @ y.mT).cpu()
-        self.xx = self.xx + x.square().sum(1).cpu()
-        self.yy = self.yy + y.square().sum(1).cpu()
-        self.images, self.prefix, self.grid = self.images + m, prefix, grid
+    def add(
+        self, tokens: Tensor, patches: Tensor, prefix: int, grid: tuple[int, int], groups: Tensor | None = None
+    ) -> None:
+        if self.pairs is None:
+            self.pairs = PairSums(len(tokens), len(patches), self.groups)
+        self.pairs.add(centered_grams(tokens), centered_grams(patches), groups)
+        self.images, self.prefix, self.grid = self.images + tokens.shape[1], prefix, grid
 
 
 def _result(s: ObservedModel, name: str, sums: PatchSums, how: dict[str, Any]) -> Localization:
-    if sums.images == 0:
-        raise ValueError(f"Localization needs batches of at least {SMALLEST} images.")
-    scale = (sums.xx[:, None] * sums.yy[None, :]).sqrt()
-    found = torch.where(scale > 0, sums.xy / scale, torch.nan).unflatten(1, sums.grid).numpy()
+    if sums.pairs is None:
+        raise ValueError(f"Localization needs batches of at least {SMALLEST} different images.")
+    found = sums.pairs.cka().unflatten(1, sums.grid).numpy()
+    left = sums.pairs.without_groups().unflatten(2, sums.grid).numpy()
     p = sums.prefix
     return Localization(
         title=f"What the tokens of {s.name} know of the image",
@@ -151,7 +158,8 @@ def _result(s: ObservedModel, name: str, sums: PatchSums, how: dict[str, Any]) -
         ),
         how={**how, "tokens": "each", "layer": name},
         maps=found[p:],
-        class_token=found[: min(p, 1)],
+        class_token=found[: 1 if s.class_token and p else 0],
+        replicates=left[:, p:].astype(np.float32),
         layer=name,
         grid=sums.grid,
     )
