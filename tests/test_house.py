@@ -16,7 +16,8 @@ import sightline as sl
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sightline"
 FLOORS = [
-    {"spec", "files", "progress"},
+    {"files", "archives", "fingerprints", "progress"},
+    {"spec"},
     {"models", "data"},
     {"weights", "adoption"},
     {"observe"},

@@ -11,9 +11,10 @@ from typing import Literal
 
 from sightline.analysis.catalog import LOOK, Analysis, Inspection, comparison, inspection
 from sightline.data.datasets import Dataset
+from sightline.files import atomic
 from sightline.observe.images import known_fingerprint
 from sightline.observe.model import Model
-from sightline.spec import Result, atomic, to_json
+from sightline.spec import Result, to_json
 
 log = logging.getLogger("sightline.analysis")
 

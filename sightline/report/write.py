@@ -5,11 +5,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from sightline.files import atomic
 from sightline.report.collect import Collection, Given, PageEntry, collect
 from sightline.report.figures import Drawing, save_drawing
 from sightline.report.markdown import markdown
 from sightline.report.page import DAMAGED, Page, attempt, reason, sentence
-from sightline.spec import Result, atomic, to_json
+from sightline.spec import Result, to_json
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 from sightline.studies.verdict import Verdict

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from sightline.data.download import download
 from sightline.data.errors import FetchError, UnreachableError
+from sightline.files import atomic
 from sightline.models.variants import Config, config
-from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec, atomic
+from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from sightline.weights.hub import download_repository
 from sightline.weights.report import WeightsError
 

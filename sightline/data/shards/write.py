@@ -15,8 +15,8 @@ from sightline.data.draws import hash_key, permute
 from sightline.data.errors import BadImage, TooManyBad, printable
 from sightline.data.images import EncodedImage, RawImage, read_header
 from sightline.data.shards.tar import ShardIndex, index_shard
+from sightline.files import atomic
 from sightline.progress import progress
-from sightline.spec import atomic
 
 BLOCK = 64  # images read at a time; drawing many scenes at once is faster
 

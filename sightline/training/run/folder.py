@@ -13,8 +13,9 @@ import numpy as np
 from torch import Tensor
 
 import sightline.weights.saving as weights
+from sightline.files import atomic
 from sightline.models.construct import Model
-from sightline.spec import atomic, from_json, to_json
+from sightline.spec import from_json, to_json
 from sightline.training.run.curves import Curves
 from sightline.training.run.identity import find_difference
 from sightline.training.system import try_lock
