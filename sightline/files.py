@@ -50,13 +50,28 @@ def exclusive(given: str | Path) -> Iterator[None]:
     folder = Path(given).absolute()
     with ExitStack() as stack:
         stack.callback(_remove_if_empty, folder)
+        stack.enter_context(_only_writer(folder / ".lock", given))
+        remove_leftovers(folder)
+        yield
+
+
+@contextmanager
+def exclusive_file(path: str | Path) -> Iterator[None]:
+    """Write one file as the only process, over a longer time; a second one is refused."""
+    path = Path(path)
+    with _only_writer(path.with_name(f".{path.name}.lock"), path):
+        yield
+
+
+@contextmanager
+def _only_writer(path: Path, what: str | Path) -> Iterator[None]:
+    with ExitStack() as stack:
         try:
-            stack.enter_context(lock(folder / ".lock", wait=False))
+            stack.enter_context(lock(path, wait=False))
         except BlockingIOError:
             raise ValueError(
-                f"Another process is writing to {given}: wait until it has ended, or give another folder."
+                f"Another process is writing to {what}: wait until it has ended, or write elsewhere."
             ) from None
-        remove_leftovers(folder)
         yield
 
 
@@ -189,6 +204,13 @@ def append(path: Path, text: str) -> None:
     check_in_place(path)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
+
+
+def read_text(path: Path) -> str:
+    """The text of a plain file; opening a pipe would wait for ever."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a plain file")
+    return path.read_text(encoding="utf-8")
 
 
 def set_aside(path: Path) -> Path:

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
+from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import SUFFIXES, EncodedImage, read_bytes
+from sightline.fingerprints import FileStamp
 
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
@@ -30,6 +32,19 @@ class Files(Dataset):
 
     def where(self, index: int) -> str:
         return printable(self.paths[index])
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        home = os.path.commonpath({os.path.dirname(p) for p in self.paths})
+        return [_stamp(self.paths[int(i)], home) for i in indices]
+
+
+def _stamp(path: str, home: str) -> FileStamp:
+    name = path[len(home) :].strip(os.sep).replace(os.sep, "/")
+    try:
+        found = os.stat(path)
+    except OSError:
+        return FileStamp(name, 0, 0)
+    return FileStamp(name, found.st_size, found.st_mtime_ns)
 
 
 class Folder(Files):

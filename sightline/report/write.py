@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from sightline.files import atomic
+from sightline.files import atomic, exclusive
 from sightline.report.collect import Collection, Given, PageEntry, collect
 from sightline.report.figures import Drawing, save_drawing
 from sightline.report.markdown import markdown
@@ -45,7 +45,7 @@ def write_report(
     if not megabytes > 0:
         raise ValueError(f"megabytes is a number above 0; got {megabytes!r}.")
     found = collect(results)
-    with warnings.catch_warnings():
+    with exclusive(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and written as such
         return _write(found, Path(folder), (title, note), int(megabytes * 1e6))
 

@@ -83,7 +83,7 @@ def test_a_run_folder_is_its_model(tmp_path):
 
 # the self-check
 def rewritten(path: Path, change) -> Path:
-    """Change a safetensors file behind its own back: header dict in, header dict out; without checksums, as in 0.2.0."""
+    """Change a safetensors file behind its own back: header dict in, header dict out; no checksums, as in 0.2.0."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     held = json.loads(data[8 : 8 + length])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from sightline.archives import pack_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import hash_key, permute
 from sightline.data.errors import BadImage, TooManyBad, printable
@@ -122,13 +123,7 @@ def _write_shard(path: Path, samples: Iterator[tuple[bytes, str, int]], limit: i
 
 def _write_index(out: Path, paths: list[Path]) -> None:
     index = ShardIndex.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
-    with atomic(out / "index.npz") as partial, partial.open("wb") as file:
-        np.savez(
-            file,
-            names=np.array([p.name for p in paths]),
-            sizes=np.array([p.stat().st_size for p in paths]),
-            shard=index.shard,
-            offset=index.offset,
-            size=index.size,
-            label=index.label,
-        )
+    columns = {"shard": index.shard, "offset": index.offset, "size": index.size, "label": index.label}
+    files = {"names": np.array([p.name for p in paths]), "sizes": np.array([p.stat().st_size for p in paths])}
+    with atomic(out / "index.npz") as partial:
+        partial.write_bytes(pack_arrays({**files, **columns}, compress=False))

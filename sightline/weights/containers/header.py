@@ -172,6 +172,8 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
     elif origin is tuple:
         if isinstance(value, list | tuple) and ((len(args) == 2 and args[1] is ...) or len(args) == len(value)):
             return tuple(_checked(v, args[0] if args[-1] is ... else args[i], name) for i, v in enumerate(value))
+    elif origin is dict and isinstance(value, dict):
+        return value
     elif isinstance(value, dict):
         return from_json(hint, value) if hasattr(hint, "__dataclass_fields__") else _refuse(value, name)
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
