@@ -197,8 +197,8 @@ def _read_rows(path: Path) -> list[dict[str, object]]:
                 rows: list[dict[str, object]] = [dict(row) for row in csv.DictReader(file, strict=True)]
             else:
                 rows = [json.loads(line) for line in file if line.strip()]
-    except (OSError, ValueError, csv.Error) as error:
-        raise ValueError(f"{printable(path)} is not a readable manifest ({error}).") from error
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
+        raise ValueError(f"{printable(path)} is not a readable manifest ({error!s:.200}).") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(
             f"{printable(path)} lists no images; expected a header row or JSON objects, with path and label."

@@ -185,7 +185,8 @@ def test_other_data_is_another_run(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    holder = "import sys\nfrom sightline.files import exclusive\nwith exclusive(sys.argv[1]): print('held', flush=True); input()"
+    hold = "with files.exclusive(sys.argv[1]): print('held', flush=True), input()"
+    holder = f"import sys\nfrom sightline import files\n{hold}"
     other = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path)], stdin=-1, stdout=-1, text=True)
     try:
         assert other.stdout.readline() == "held\n"
