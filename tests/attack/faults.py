@@ -3,6 +3,7 @@
 import builtins
 import errno
 import io
+import json
 import os
 import signal
 from collections import Counter
@@ -90,5 +91,14 @@ class Fragile:
 
 def content(folder: Path) -> dict[str, bytes]:
     """What must be the same however often a command was interrupted: all but times and speeds."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.name.endswith(".damaged")]
-    return {str(p.relative_to(folder)): p.read_bytes() for p in files if p.name not in ("run.json", "log.jsonl")}
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "run.json"]
+    return {str(p.relative_to(folder)): _lasting(p) for p in files}
+
+
+def _lasting(path: Path) -> bytes:
+    if path.name != "log.jsonl":
+        return path.read_bytes()
+    rows = map(json.loads, path.read_text().splitlines())
+    return json.dumps(
+        [{k: v for k, v in row.items() if k.startswith(("step", "train/", "val/"))} for row in rows]
+    ).encode()

@@ -8,7 +8,7 @@ import pytest
 
 import sightline as sl
 from tests.attack.faults import KINDS, Faults, content
-from tests.training.tiny import data, losses, model, recipe
+from tests.training.tiny import data, model, recipe
 
 POINTS = {"train": 4, "look": 3, "report": 3, "extract": 3}  # of each command, besides its very first and last
 
@@ -52,6 +52,4 @@ def test_after_a_fault_the_same_command_gives_the_same_bytes(command, tmp_path):
         assert not list(out.rglob("*.partial")), place
         command(out)
         assert content(out) == expected, place
-        if command is train:
-            assert losses(sl.Run(out)) == losses(sl.Run(tmp_path / "whole"))
         shutil.rmtree(out)
