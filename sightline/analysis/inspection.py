@@ -98,7 +98,10 @@ def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[
     with exclusive(out), known_fingerprint(t.data) as images:
         key = question(t, images)
         rows = [_one(name, catalog[name], t, out=out, key=key) for name in catalog if not only or name in only]
-        summary = [{"name": r.name, "state": r.state, "why": r.why, "numbers": r.numbers} for r in rows]
+        states = {"kept": "done"}  # the file says what there is, whichever call computed it
+        summary = [
+            {"name": r.name, "state": states.get(r.state, r.state), "why": r.why, "numbers": r.numbers} for r in rows
+        ]
         with atomic(out / "summary.json") as partial:
             partial.write_text(to_json(summary, indent=1) + "\n")
     return rows

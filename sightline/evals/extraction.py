@@ -240,8 +240,8 @@ class FileStore(MemoryStore):
         try:
             feature_table.header(self.part)
             match json.loads(read_text(self.note)):
-                case {"key": self.key, "done": int(done)} if 0 < done < total:
-                    return done
+                case {"key": self.key, "done": int(done)} if 0 < done <= total:
+                    return min(done, total - 1)  # killed just before the end: the last batch once more
         except (ValueError, RecursionError):
             pass
         return 0
@@ -258,8 +258,10 @@ class FileStore(MemoryStore):
     def __exit__(self, kind: Any, *rest: Any) -> None:
         if self.file is None:
             return
-        self.save_progress()
-        self.file.close()
+        try:
+            self.save_progress()
+        finally:
+            self.file.close()
         if kind is None:
             seal_file(self.part)
             publish(self.part, self.path)

@@ -199,6 +199,10 @@ class TrainState:
 
     def restore(self, folder: Path) -> dict[str, Any] | None:
         """Read the last sound state back and return its facts; None if there is none. A damaged one is set aside."""
+        checkpoint.states(folder)  # refuses links
+        if self.processes.first:
+            checkpoint.promote(folder)
+        self.processes.barrier()
         found = checkpoint.states(folder)
         sizes = {pair(self.model.config.size), *(pair(size) for _, size in self.recipe.sizes)}
         for path in found:

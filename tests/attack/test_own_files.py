@@ -4,12 +4,16 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import sightline as sl
+from sightline import files, fingerprints
+from sightline.studies.demo import load_or_compute
 from sightline.training.parallel import ProcessGroup
 from sightline.training.run import checkpoint
 from tests.training.tiny import model
@@ -245,3 +249,100 @@ def test_damaged_text_is_one_sentence(name, around, tmp_path, monkeypatch):
         (folder / name).write_bytes(mutated(text, order))
         assert "\n" not in told(read, folder / name)
         assert len(sl.training.list_runs(tmp_path)) == 1  # whatever one run looks like, the others are listed
+
+
+# what happens then
+
+
+def images(folder, count=80):
+    for i in range(count):
+        path = folder / ("cat", "dog")[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (i, 0, 0)).save(path)
+    return folder
+
+
+def test_any_image_that_changes_is_noticed(tmp_path, monkeypatch):
+    folder = images(tmp_path / "a")
+    known = sl.Folder(folder).fingerprint()
+    shutil.copytree(folder, tmp_path / "b")
+    assert sl.Folder(tmp_path / "b").fingerprint() == known  # moved or copied
+    part = sl.Folder(folder).subset(indices=np.arange(40))
+    partly = part.fingerprint()
+    for path in sorted(folder.rglob("*.png"))[::7]:
+        before, times = path.read_bytes(), path.stat()
+        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))  # as long and as old as before
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert sl.Folder(folder).fingerprint() != known
+        path.write_bytes(before)
+    assert (sl.Folder(folder).fingerprint(), part.fingerprint()) == (known, partly)
+    monkeypatch.setattr(fingerprints, "QUICK", 0)  # too much to read: names, sizes and times
+    seen = {sl.Folder(folder).fingerprint()}
+    for i, path in enumerate(sorted(folder.rglob("*.png"))):
+        os.utime(path, ns=(i, i))
+        seen.add(sl.Folder(folder).fingerprint())
+    path.rename(path.with_name("new.png"))
+    assert len(seen | {sl.Folder(folder).fingerprint()}) == 82
+
+
+def test_shards_and_arrays_have_fingerprints_of_all_images(tmp_path):
+    data = sl.dataset("scenes/shape", num=100, size=8)
+    pixels = np.asarray(data.images(np.arange(100)))
+    known = sl.data.Arrays(pixels, data.labels).fingerprint()
+    for i in range(0, 100, 9):
+        other = pixels.copy()
+        other[i, 0, 0, 0] ^= 1
+        assert sl.data.Arrays(other, data.labels).fingerprint() != known
+    sl.data.shard(data, tmp_path, per_shard=60)
+    whole = (tmp_path / "00001.tar").read_bytes()
+    first = sl.data.Shards(tmp_path)
+    known = first.fingerprint()
+    at = int(first.offset[-1]) + 20
+    (tmp_path / "00001.tar").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert sl.data.Shards(tmp_path).fingerprint() != known
+
+
+def test_a_damaged_result_is_set_aside_and_computed_again(tmp_path, caplog):
+    data, vit = sl.dataset("scenes/shape", num=8, size=16), model(depth=1)
+
+    def look():
+        return [row.state for row in sl.look(vit, data, tmp_path, only=["patch-filters", "feature-pca"], n=4)]
+
+    look()
+    path = tmp_path / "patch-filters.npz"
+    whole = path.read_bytes()
+    path.write_bytes(flipped(whole, random.Random(1)))
+    damaged = path.read_bytes()
+    assert sorted(look()) == ["done", "kept"]
+    assert path.read_bytes() == whole
+    assert (tmp_path / "patch-filters.npz.damaged").read_bytes() == damaged
+    assert "patch-filters.npz.damaged and computed again" in caplog.text
+    with files.exclusive(tmp_path), pytest.raises(ValueError, match="Another process is writing to"):
+        look()
+
+
+def test_the_demo_keeps_results_of_this_model_and_these_images_only(tmp_path):
+    path, who = tmp_path / "a.npz", sl.spec.ModelId(name="a", fingerprint="1")
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return result()
+
+    for model_id, seen in ((who, "x"), (who, "x"), (who, "y"), (replace(who, fingerprint="2"), "y")):
+        load_or_compute(path, compute, model_id, seen)
+    assert len(calls) == 3
+    path.write_bytes(b"PK")
+    load_or_compute(path, compute, who, "x")
+    assert (tmp_path / "a.npz.damaged").read_bytes() == b"PK"
+
+
+def test_one_process_writes_features(tmp_path):
+    data = sl.dataset("scenes/shape", num=4, size=16)
+    out = tmp_path / "f.safetensors"
+    with files.exclusive_file(out), pytest.raises(ValueError, match=r"Another process is writing to .*f\.safetensors"):
+        sl.extract(model(depth=1), data, out=out)
+    (tmp_path / ".f.safetensors.part").write_bytes(b"no features")
+    (tmp_path / ".f.safetensors.part.json").write_text('{"key": 3')
+    sl.extract(model(depth=1), data, out=out)
+    assert [p.name for p in tmp_path.iterdir()] == ["f.safetensors"]

@@ -47,13 +47,19 @@ def write_state(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     there less than one complete state."""
     if processes.first:
         write_safetensors(folder / NEXT, tensors, {HEADER: to_json(facts)}, gather=full_tensor)
-        if (folder / FILE).exists():
-            os.replace(folder / FILE, folder / BEFORE)
-        publish(folder / NEXT, folder / FILE)
+        promote(folder)
     elif processes.sharded:
         for tensor in tensors.values():
             full_tensor(tensor)
     processes.barrier()
+
+
+def promote(folder: Path) -> None:
+    """Give a complete new state its name, also after a process that was killed before it could."""
+    if (folder / NEXT).exists():
+        if (folder / FILE).exists():
+            os.replace(folder / FILE, folder / BEFORE)
+        publish(folder / NEXT, folder / FILE)
 
 
 class DamagedState(ValueError):  # noqa: N818
