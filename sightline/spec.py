@@ -135,7 +135,7 @@ class Result:
     def load(cls, path: str | Path) -> "Result":
         """Read what `save` wrote; the type is found by its name among the subclasses of this class."""
         try:
-            held = read_arrays(path)
+            held: dict[str, Any] = {**read_arrays(path)}
             head = from_json(str(held.pop("__head__")))
             head["values"].items(), head["type"].isidentifier()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -286,7 +286,7 @@ def test_any_image_that_changes_is_noticed(tmp_path, monkeypatch):
 
 
 def test_shards_and_arrays_have_fingerprints_of_all_images(tmp_path):
-    data = sl.dataset("scenes/shape", num=100, size=8)
+    data = sl.dataset("scenes/shape", num=100, size=16)
     pixels = np.asarray(data.images(np.arange(100)))
     known = sl.data.Arrays(pixels, data.labels).fingerprint()
     for i in range(0, 100, 9):

@@ -6,8 +6,10 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from sightline.archives import pack_arrays
@@ -123,7 +125,12 @@ def _write_shard(path: Path, samples: Iterator[tuple[bytes, str, int]], limit: i
 
 def _write_index(out: Path, paths: list[Path]) -> None:
     index = ShardIndex.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
-    columns = {"shard": index.shard, "offset": index.offset, "size": index.size, "label": index.label}
+    columns: dict[str, NDArray[Any]] = {
+        "shard": index.shard,
+        "offset": index.offset,
+        "size": index.size,
+        "label": index.label,
+    }
     files = {"names": np.array([p.name for p in paths]), "sizes": np.array([p.stat().st_size for p in paths])}
     with atomic(out / "index.npz") as partial:
         partial.write_bytes(pack_arrays({**files, **columns}, compress=False))
