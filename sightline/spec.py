@@ -3,20 +3,19 @@
 import importlib
 import json
 import math
-import os
 import re
 import sys
-import tempfile
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
+
+from sightline.archives import pack_arrays, read_arrays
+from sightline.files import atomic
 
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -141,21 +140,20 @@ class Result(Displayable):
 
     def save(self, path: str | Path) -> Path:
         """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
-        with atomic(path) as partial, partial.open("wb") as file:
-            pack(self, file)
+        with atomic(path) as partial:
+            partial.write_bytes(pack(self))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
         """Read a file written by `save`; the type is looked up by name among the subclasses of this class."""
         try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                held = {k: file[k] for k in file.files}
+            held: dict[str, Any] = {**read_arrays(path)}
             head = from_json(str(held.pop("__head__")))
-            head["type"], head["values"]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} is not a saved Sightline result ({error}).") from error
-        _import_type(str(head["type"]))
+            head["values"].items(), head["type"].isidentifier()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} is not a saved Sightline result ({error!s:.300}).") from error
+        _import_type(head["type"])
         kinds = {kind.__name__: kind for kind in _family(cls)}
         if head["type"] not in kinds:
             expected = f"expected one of {', '.join(sorted(kinds))}"
@@ -166,10 +164,12 @@ class Result(Displayable):
         kind = kinds[head["type"]]
         try:
             values = {k: _tuples(v) for k, v in head["values"].items()}
+            if not isinstance(values.get("how", {}), dict):
+                raise TypeError("`how` is no table")
             if "about" not in values:
                 values = _upgrade_version_1(values, {f.name for f in fields(kind)})
             return kind(**held, **values | {"about": about_of(values["about"])})
-        except (TypeError, AttributeError) as error:  # a field too many or too few
+        except (TypeError, AttributeError, ValueError) as error:  # a field too many or too few
             what = f"a {head['type']} of another version of Sightline ({error})"
             raise ValueError(f"{path} holds {what}: compute it again.") from error
 
@@ -201,13 +201,13 @@ def _family(cls: type[Result]) -> list[type[Result]]:
     return [cls, *(kind for sub in subclasses for kind in _family(sub))]
 
 
-def pack(result: Result, file: IO[bytes]) -> None:
+def pack(result: Result) -> bytes:
     """The bytes of a saved result."""
     held = {f.name: getattr(result, f.name) for f in fields(result)}
     arrays = {k: v for k, v in held.items() if isinstance(v, np.ndarray)}
     rest = {k: v for k, v in held.items() if k not in arrays}
     head = to_json({"type": type(result).__name__, "version": 2, "values": rest})
-    np.savez_compressed(file, allow_pickle=False, __head__=np.array(head), **arrays)
+    return pack_arrays({"__head__": np.array(head), **arrays})
 
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -295,26 +295,3 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _tuples(v) for k, v in value.items()}
     return value
-
-
-@contextmanager
-def atomic(path: str | Path) -> Iterator[Path]:
-    """A file beside `path` to write into; it takes the place of `path` in one step, or vanishes on any error."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        os.chmod(partial, 0o666 & ~_umask())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,3 +15,9 @@ os.environ.setdefault("COLUMNS", "160")
 def _steady():
     torch.manual_seed(0)
     torch.set_num_threads(1)  # the suite runs one process per core
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    """Thousands of small files are written here, and none of them has to survive a power failure."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)

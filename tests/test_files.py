@@ -68,12 +68,55 @@ def test_threads_exclude_each_other(tmp_path):
         pass
 
 
-def test_a_lock_that_is_a_link_leaves_its_target_as_it_was(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without links and pipes")
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused(tmp_path):
     (tmp_path / "note").write_text("keep")
     os.symlink(tmp_path / "note", tmp_path / "x.lock")
-    with files.lock(tmp_path / "x.lock"):
-        pass
+    os.symlink(tmp_path / "nothing", tmp_path / "y.lock")
+    os.mkfifo(tmp_path / "z.lock")
+    for name in ("x", "y", "z"):
+        with pytest.raises(ValueError, match=f"{name}.lock is .*: remove it"), files.lock(tmp_path / f"{name}.lock"):
+            pass
     assert (tmp_path / "note").read_text() == "keep"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_lock_file_lasts_as_long_as_the_lock(other, tmp_path):
+    other.stdin.close()
+    with files.lock(tmp_path / "x.lock"):
+        assert (tmp_path / "x.lock").exists()
+    assert not (tmp_path / "x.lock").exists()
+
+
+def test_a_folder_has_one_writer_and_no_leftovers(tmp_path):
+    folder, file = tmp_path / "runs" / "x", tmp_path / "runs" / "x" / "a.json"
+    with pytest.raises(KeyError), files.exclusive(folder):
+        raise KeyError
+    assert not folder.exists()
+    with files.exclusive(folder):
+        with files.atomic(file) as partial:
+            partial.write_text("whole")
+        with pytest.raises(ValueError, match=r"Another process is writing to .*x: wait"), files.exclusive(folder):
+            pass
+    (folder / "state").mkdir()
+    mine = [folder / ".gitignore", folder / ".a.json", folder / ".notes.settings", folder / "b.partial"]
+    old = [folder / ".a.json.x1y2z3w4", folder / ".a.json.abcdefgh.partial", folder / "state/.s.safetensors.abcd_fgh"]
+    for path in (*mine, *old):
+        path.write_text("")
+    with files.exclusive(folder):
+        pass
+    assert sorted(p for p in folder.rglob("*") if p.is_file()) == sorted([file, *mine])
+
+
+def test_a_folder_that_is_moved_while_it_is_written_is_not_made_again(tmp_path):
+    with files.exclusive(tmp_path / "x"):
+        with files.atomic(tmp_path / "x/a") as partial:
+            partial.write_text("1")
+        (tmp_path / "x").rename(tmp_path / "y")
+        with pytest.raises(ValueError, match=r"/x was moved or removed"), files.atomic(tmp_path / "x/b"):
+            pass
+    assert not (tmp_path / "x").exists()
+    assert (tmp_path / "y/a").read_text() == "1"
 
 
 def test_a_disk_without_locks_is_no_error(tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sightline"
 FLOORS = [
     {"untrusted"},
-    {"spec", "files", "progress"},
+    {"files", "archives", "fingerprints", "progress"},
+    {"spec"},
     {"models", "data"},
     {"weights", "adoption"},
     {"observe"},

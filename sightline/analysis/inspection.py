@@ -11,9 +11,10 @@ from typing import Literal
 
 from sightline.analysis.catalog import LOOK, Analysis, Inspection, comparison, inspection
 from sightline.data.datasets import Dataset
+from sightline.files import atomic, exclusive, set_aside
 from sightline.observe.images import known_fingerprint
 from sightline.observe.model import Model
-from sightline.spec import Result, atomic, to_json
+from sightline.spec import Result, to_json
 
 log = logging.getLogger("sightline.analysis")
 
@@ -94,13 +95,15 @@ def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[
     unknown = [name for name in only if name not in catalog]
     if unknown:
         raise ValueError(f"There is no analysis {', '.join(map(repr, unknown))}; there is {', '.join(catalog)}.")
-    out.mkdir(parents=True, exist_ok=True)
-    with known_fingerprint(t.data) as images:
+    with exclusive(out), known_fingerprint(t.data) as images:
         key = question(t, images)
         rows = [_one(name, catalog[name], t, out=out, key=key) for name in catalog if not only or name in only]
-    summary = [{"name": r.name, "state": r.state, "why": r.why, "numbers": r.numbers} for r in rows]
-    with atomic(out / "summary.json") as partial:
-        partial.write_text(to_json(summary, indent=1) + "\n")
+        states = {"kept": "done"}  # the file says what there is, whichever call computed it
+        summary = [
+            {"name": r.name, "state": states.get(r.state, r.state), "why": r.why, "numbers": r.numbers} for r in rows
+        ]
+        with atomic(out / "summary.json") as partial:
+            partial.write_text(to_json(summary, indent=1) + "\n")
     return rows
 
 
@@ -135,12 +138,13 @@ def numbers(found: Result) -> dict[str, float]:
 
 
 def _kept(path: Path, key: str) -> Result | None:
-    """A finished result of the same question."""
+    """A finished result of the same question. A damaged one is set aside."""
     if not path.exists():
         return None
     try:
         found = Result.load(path)
-    except ValueError:
+    except ValueError as error:
+        log.warning("%s It is set aside as %s and computed again.", error, set_aside(path).name)
         return None
     return found if found.how.get("key") == key else None
 

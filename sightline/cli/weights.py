@@ -24,7 +24,7 @@ from sightline.cli.shell import show, tell, verb
     help="Format to write.",
 )
 @click.option("--report", "full", is_flag=True, help="Show what happened to every key.")
-@click.option("--no-verify", is_flag=True, help="Neither replay nor write probe images.")
+@click.option("--no-verify", is_flag=True, help="Compare no checksums, and neither replay nor write probe images.")
 @click.option("--heads", type=int, help="Number of attention heads, where the file does not say.")
 @click.option("--size", type=int, help="Resample position embeddings to this image size.")
 @click.option(

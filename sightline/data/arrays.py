@@ -28,6 +28,8 @@ class Arrays(Dataset):
     ((8, 8, 3), 'dog')
     """
 
+    in_memory = True
+
     def __init__(
         self,
         images: NDArray,

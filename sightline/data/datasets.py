@@ -1,20 +1,21 @@
 """Dataset: labeled images with items, seeded and nested subsets, and batches."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sightline import fingerprints
 from sightline.data.batches import Batches
 from sightline.data.draws import Draws, Ints, Number, hash_key, permute
 from sightline.data.errors import BadImage
 from sightline.data.images import EncodedImage, Pixels, RawImage, decode
 from sightline.data.labeled import LabeledImages
+from sightline.fingerprints import FileStamp
 from sightline.spec import Displayable, ImageSpec
 
-FINGERPRINT_IMAGES = 64  # images that enter a fingerprint
+FINGERPRINT_IMAGES = 64  # images whose content enters a fingerprint where there are too many to read
 
 
 class Dataset(LabeledImages, Displayable):
@@ -29,6 +30,8 @@ class Dataset(LabeledImages, Displayable):
     >>> pixels.shape, d.classes[label], len(d.few_shot(2, seed=0)), [len(part) for part in d.split(0.9, seed=0)]
     ((32, 32, 3), '3', 20, [90, 10])
     """
+
+    in_memory: bool = False  # whether the content of all images is at hand
 
     def __getitem__(self, index: int) -> tuple[Pixels, Any]:
         if not -len(self) <= index < len(self):
@@ -119,19 +122,36 @@ class Dataset(LabeledImages, Displayable):
         return np.bincount(self.labels, minlength=len(self.classes)).tolist()
 
     def fingerprint(self) -> str:
-        """A hash of the classes, the labels and a sample of the images, but not of their paths."""
-        digest = hashlib.sha256(repr((len(self), self.classes)).encode())
-        digest.update(np.ascontiguousarray(self.labels).tobytes())
-        sample = np.unique(permute(len(self), 0, np.arange(min(FINGERPRINT_IMAGES, len(self)))))
-        for image in self.images(sample):
+        """32 hexadecimal digits that differ if a class, a label or an image does; a dataset may be moved and copied.
+
+        Up to 256 MiB of files are read in full. Beyond that, the names, sizes and times of change of all of them count,
+        and the content of a sample; of images that are drawn or fetched one by one, a sample.
+        """
+        everything = np.arange(len(self))
+        stamps = self.stamps(everything)
+        classes = repr((len(self), self.classes)).encode("utf-8", "surrogateescape")
+        return fingerprints.of_images(
+            classes + np.ascontiguousarray(self.labels).tobytes(),
+            stamps,
+            self._contents,
+            count=len(self),
+            sample=np.unique(permute(len(self), 0, np.arange(min(FINGERPRINT_IMAGES, len(self))))),
+            quick=self.in_memory if stamps is None else sum(s.size for s in stamps) <= fingerprints.QUICK,
+        )
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        """The files of these images; None where they are not in files of their own."""
+        return None
+
+    def _contents(self, indices: Ints) -> Iterator[bytes]:
+        for image in self.images(indices):
             match image:
                 case EncodedImage():
-                    digest.update(image.data)
+                    yield image.data
                 case np.ndarray():
-                    digest.update(np.ascontiguousarray(image).tobytes())
+                    yield np.ascontiguousarray(image).tobytes()
                 case _:
-                    digest.update(b"bad")
-        return digest.hexdigest()[:16]
+                    yield b"bad"
 
     def origins(self) -> tuple["Dataset", Ints]:
         """The dataset that was split or sampled, and the indices of these images in it."""
@@ -180,6 +200,7 @@ class Subset(Dataset):
         self.indices: Ints = origins[indices]
         self.name, self.classes = parent.name, parent.classes
         self.labels = parent.labels[indices]
+        self.in_memory = source.in_memory
 
     def image(self, index: int) -> RawImage:
         return self.parent.image(int(self.indices[index]))
@@ -192,3 +213,6 @@ class Subset(Dataset):
 
     def origins(self) -> tuple[Dataset, Ints]:
         return self.parent, self.indices
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        return self.parent.stamps(self.indices[indices])

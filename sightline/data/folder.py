@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
+from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import SUFFIXES, EncodedImage, read_bytes
+from sightline.fingerprints import FileStamp
 from sightline.untrusted import listed, open_regular, parse_json
 
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
@@ -31,6 +33,19 @@ class Files(Dataset):
 
     def where(self, index: int) -> str:
         return printable(self.paths[index])
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        home = os.path.commonpath({os.path.dirname(p) for p in self.paths})
+        return [_stamp(self.paths[int(i)], home) for i in indices]
+
+
+def _stamp(path: str, home: str) -> FileStamp:
+    name = path[len(home) :].strip(os.sep).replace(os.sep, "/")
+    try:
+        found = os.stat(path)
+    except OSError:
+        return FileStamp(name, 0, 0)
+    return FileStamp(name, found.st_size, found.st_mtime_ns)
 
 
 class Folder(Files):
@@ -206,7 +221,7 @@ def _read_rows(path: Path) -> list[dict[str, object]]:
             else:
                 rows = [parse_json(line) for line in file if line.strip()]
     except (OSError, ValueError, csv.Error) as error:
-        raise ValueError(f"{printable(path)} is not a readable manifest ({error}).") from error
+        raise ValueError(f"{printable(path)} is not a readable manifest ({error!s:.200}).") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(
             f"{printable(path)} lists no images; expected a header row or JSON objects, with path and label."

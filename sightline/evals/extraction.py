@@ -6,10 +6,10 @@ import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sightline.data.datasets import Dataset
 from sightline.evals import feature_table
 from sightline.evals.feature_table import FeatureTable
+from sightline.files import atomic, exclusive_file, publish, read_text
 from sightline.models.taps import record
 from sightline.observe.identity import plan_of, source
 from sightline.observe.images import fingerprint
@@ -36,6 +37,7 @@ from sightline.observe.selection import (
 )
 from sightline.progress import progress
 from sightline.spec import About, Features, ImageSpec
+from sightline.weights.containers.safetensors import SafetensorsSource, seal_file
 
 SAVE_EVERY = 10.0  # seconds between saves of the progress
 
@@ -76,11 +78,12 @@ def extract(
     s = observe(model, image=image)
     one = ExtractionPass(s, select_layers(s, layers), tokens, maps)
     about = About(models=(s.id,), images=fingerprint(dataset))
-    store = MemoryStore() if out is None else FileStore(Path(out), one.key(about), total=len(dataset))
-    if store.done < len(dataset):
-        with evaluation_mode(s), store:
-            one.run(dataset, store, about=about, batch=batch, workers=workers)
-    return store.result()
+    with nullcontext() if out is None else exclusive_file(out):
+        store = MemoryStore() if out is None else FileStore(Path(out), one.key(about), total=len(dataset))
+        if store.done < len(dataset):
+            with evaluation_mode(s), store:
+                one.run(dataset, store, about=about, batch=batch, workers=workers)
+        return store.result()
 
 
 def check_model(model: Any, method: str) -> None:
@@ -220,54 +223,70 @@ class FileStore(MemoryStore):
 
     def __init__(self, path: Path, key: str, *, total: int):
         super().__init__()
-        self.path, self.key, self.file = path, key, -1
+        self.path, self.key = path, key
+        self.file: IO[bytes] | None = None
         self.part, self.note = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.part.json")
         self.noted = time.monotonic()
         if path.exists():
             if feature_table.header(path)["how"].get("key") != key:
                 raise ValueError(
-                    f"{path} holds features of another model, dataset or choice of layers. "
+                    f"{path} holds features of another model, dataset or choice of layers, or of an earlier version. "
                     "Delete it, or write elsewhere."
                 )
             self.done = total
         elif self.part.exists() and self.note.exists():
-            noted = json.loads(self.note.read_text())
-            self.done = noted["done"] if noted["key"] == key else 0
+            self.done = self._resumable(total)
+
+    def _resumable(self, total: int) -> int:
+        """How many images the part holds; none where it or the note is damaged, or about something else."""
+        try:
+            feature_table.header(self.part)
+            match json.loads(read_text(self.note)):
+                case {"key": self.key, "done": int(done)} if 0 < done <= total:
+                    return min(done, total - 1)  # killed just before the end: the last batch once more
+        except (ValueError, RecursionError):
+            pass
+        return 0
 
     def begin(self, table: FeatureTable) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.done == 0:
             self.note.unlink(missing_ok=True)
             feature_table.begin(self.part, replace(table, how={**table.how, "key": self.key}))
-        self.starts = feature_table.starts(self.part)
-        self.file = os.open(self.part, os.O_WRONLY)
+        source = SafetensorsSource(self.part, verify=False)
+        self.starts = {name: source.start(name) for name in source.shapes}
+        self.file = self.part.open("r+b", buffering=0)
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
-        if self.file < 0:
+        if self.file is None:
             return
-        self.save_progress()
-        os.close(self.file)
+        try:
+            self.save_progress()
+        finally:
+            self.file.close()
         if kind is None:
-            os.replace(self.part, self.path)
+            seal_file(self.part)
+            publish(self.part, self.path)
             self.note.unlink(missing_ok=True)
 
     def write(self, at: int, batch: dict[str, Tensor]) -> None:
+        assert self.file is not None
         for name, value in batch.items():  # written, not mapped: pages of a map would count as our memory
             row = math.prod(value.shape[1:]) * 4
-            data = value.float().cpu().contiguous().numpy().tobytes()
-            written = 0
-            while written < len(data):  # one call writes 2 GB at most
-                written += os.pwrite(self.file, data[written:], self.starts[name] + at * row + written)
+            left = memoryview(value.float().cpu().contiguous().numpy().tobytes())
+            self.file.seek(self.starts[name] + at * row)
+            while left:  # one call writes 2 GB at most
+                left = left[self.file.write(left) :]
             self.done = at + len(value)
         if time.monotonic() - self.noted > SAVE_EVERY:
             self.save_progress()
 
     def save_progress(self) -> None:
         """First the features, then the note: it never promises more than the file holds."""
-        os.fsync(self.file)
-        fresh = self.note.with_suffix(".new")
-        fresh.write_text(json.dumps({"key": self.key, "done": self.done}))
-        os.replace(fresh, self.note)
+        assert self.file is not None
+        os.fsync(self.file.fileno())
+        with atomic(self.note) as partial:
+            partial.write_text(json.dumps({"key": self.key, "done": self.done}))
         self.noted = time.monotonic()
 
     def result(self) -> FeatureTable:

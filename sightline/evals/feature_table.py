@@ -1,9 +1,6 @@
 """Features of a dataset, in memory or in one file that is read lazily."""
 
 import hashlib
-import json
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,9 +14,12 @@ from torch import Tensor
 from sightline.data.labeled import class_numbers
 from sightline.observe.selection import END, MissingTokenError, Tokens, pool_tokens
 from sightline.spec import About, about_of, from_json, to_json
+from sightline.weights.containers.safetensors import SafetensorsSource, bytes_of, make_header, write_safetensors
 
-NAMES = {torch.float32: "F32", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
-TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64, "BOOL": np.bool_}
+TYPES: dict[torch.dtype, Any] = {
+    **{torch.float32: np.float32, torch.float16: np.float16, torch.float64: np.float64},
+    **{torch.int64: np.int64, torch.bool: np.bool_},
+}
 HEAD = "sightline_features"  # our entry in the metadata of a safetensors file
 LABELS = "labels"
 Rows = ArrayLike | slice
@@ -125,33 +125,28 @@ class FeatureTable:
 
     def save(self, path: str | Path) -> "FeatureTable":
         """Write everything to one file (safetensors), whole or not at all, and read it from there from now on."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            begin(part, self)
-            held = map_file(part)
-            for name, value in self.layers.items():
-                held[name][...] = value.numpy()
-            flush(held)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_safetensors(path, _tensors(self), {HEAD: _describe(self)})
         return self.read(path)
 
     @classmethod
-    def read(cls, path: str | Path) -> "FeatureTable":
-        """Open a file that `save` or `sl.extract(..., out=)` wrote; tensors are read when they are used."""
-        head = header(path)
-        held = map_file(path, mode="c")
+    def read(cls, path: str | Path, *, verify: bool = True) -> "FeatureTable":
+        """Open a file that `save` or `sl.extract(..., out=)` wrote; tensors are mapped and read when they are used.
+
+        Its checksums are compared first, which reads the file once; `verify=False` leaves that out.
+        """
+        source, head = _open(Path(path), verify=verify)
+        try:
+            if verify:
+                source.check_all()
+        except ValueError as error:
+            raise ValueError(f"{error} Delete it, and extract the features again.") from error
+        held = {name: _map(source, name) for name in source.shapes}
         labels = np.array(held.pop(LABELS))
-        layers = {name: torch.from_numpy(held[name]) for name in head["layers"]}
-        grids = {k: (int(v[0]), int(v[1])) for k, v in head["grids"].items()}
         return cls(
-            layers=layers,
+            layers={name: torch.from_numpy(held[name]) for name in head["layers"]},
             labels=labels,
             classes=tuple(head["classes"]),
-            grids=grids,
+            grids={k: (int(v[0]), int(v[1])) for k, v in head["grids"].items()},
             prefix=head["prefix"],
             how=head["how"],
             about=about_of(head.get("about", {})),
@@ -160,73 +155,58 @@ class FeatureTable:
 
 def begin(path: Path, shape: FeatureTable) -> None:
     """A file of the right size with header and labels; its features are still zeros. `shape` may be on meta."""
-    tensors = {name: (tuple(v.shape), NAMES[v.dtype]) for name, v in shape.layers.items()}
-    labels = np.ascontiguousarray(shape.labels)
-    tensors[LABELS] = (labels.shape, "BOOL" if labels.dtype == np.bool_ else "I64")
-    entries: dict[str, Any] = {}
-    at = 0
-    for name, (size, kind) in tensors.items():
-        end = at + math.prod(size) * np.dtype(TYPES[kind]).itemsize
-        entries[name] = {"dtype": kind, "shape": list(size), "data_offsets": [at, end]}
-        at = end
-    about = {
-        "version": 1,
-        "layers": list(shape.layers),
-        "classes": shape.classes,
-        "grids": shape.grids,
-        "prefix": shape.prefix,
-        "how": shape.how,
-        "about": asdict(shape.about),
-    }
-    entries["__metadata__"] = {HEAD: to_json(about)}
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
+    tensors = _tensors(shape)
+    text = make_header(tensors, {HEAD: _describe(shape)})
+    *before, labels = (t.numel() * t.dtype.itemsize for t in tensors.values())
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + at)
-    map_file(path)[LABELS][...] = labels
+        file.truncate(8 + len(text) + sum(before) + labels)
+        file.seek(8 + len(text) + sum(before))
+        file.write(bytes_of(tensors[LABELS]))
 
 
 def header(path: str | Path) -> dict[str, Any]:
     """What a file of features says about itself."""
+    return _open(Path(path), verify=True)[1]
+
+
+def _tensors(table: FeatureTable) -> dict[str, Tensor]:
+    return {**table.layers, LABELS: torch.from_numpy(np.ascontiguousarray(table.labels))}
+
+
+def _describe(table: FeatureTable) -> str:
+    return to_json(
+        {
+            "version": 1,
+            "layers": list(table.layers),
+            "classes": table.classes,
+            "grids": table.grids,
+            "prefix": table.prefix,
+            "how": table.how,
+            "about": asdict(table.about),
+        }
+    )
+
+
+def _open(path: Path, *, verify: bool) -> tuple[SafetensorsSource, dict[str, Any]]:
+    """The file, and what it says about itself, checked."""
     try:
-        return from_json(_entries(path)[0]["__metadata__"][HEAD])
-    except (KeyError, ValueError, TypeError, OSError) as error:
-        reason = error if isinstance(error, OSError) else "no such header"
-        raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason}).") from error
+        source = SafetensorsSource(path, verify=verify)
+        head = from_json(source.header[HEAD])
+        match head:
+            case {"layers": list(names), "classes": list(), "grids": dict(), "prefix": dict(), "how": dict()}:
+                if {*names, LABELS} == source.shapes.keys() and all(t in TYPES for t in source.dtypes.values()):
+                    about_of(head.get("about", {}))
+                    return source, head
+        raise ValueError("its header is damaged")
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, OSError) as error:
+        reason = "no such header" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is not a file of features that Sightline wrote ({reason:.200}).") from error
 
 
-def map_file(path: str | Path, mode: Any = "r+") -> dict[str, NDArray[Any]]:
-    """Every tensor of the file as an array on disk. Mode "c" lets torch have it without ever writing back."""
-    entries, start = _entries(path)
-    held: dict[str, NDArray[Any]] = {}
-    for name, entry in entries.items():
-        if name != "__metadata__":
-            offset, end = entry["data_offsets"]
-            kind, shape = TYPES[entry["dtype"]], tuple(entry["shape"])
-            if end == offset:
-                held[name] = np.zeros(shape, kind)  # an empty map is not allowed
-            else:
-                held[name] = np.memmap(path, kind, mode, start + offset, shape)
-    return held
-
-
-def starts(path: str | Path) -> dict[str, int]:
-    """Where in the file each tensor begins."""
-    entries, start = _entries(path)
-    return {name: start + e["data_offsets"][0] for name, e in entries.items() if name != "__metadata__"}
-
-
-def flush(held: Mapping[str, np.ndarray]) -> None:
-    for array in held.values():
-        if isinstance(array, np.memmap):
-            array.flush()
-
-
-def _entries(path: str | Path) -> tuple[dict[str, Any], int]:
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= size - 8:
-            raise ValueError(f"{path} is not a safetensors file.")
-        return json.loads(file.read(length)), 8 + length
+def _map(source: SafetensorsSource, name: str) -> NDArray[Any]:
+    """A tensor of the file as an array on disk, which torch may have without ever writing back."""
+    shape, kind = source.shapes[name], TYPES[source.dtypes[name]]
+    if 0 in shape:
+        return np.zeros(shape, kind)  # an empty map is not allowed
+    return np.memmap(source.path, kind, "c", source.start(name), shape)

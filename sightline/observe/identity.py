@@ -1,38 +1,28 @@
 """Which model a result is about: the fingerprint of weights and configuration, the kind and the display name."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-import torch
 from torch import nn
 
+from sightline import fingerprints
 from sightline.adoption.wrapper import AdoptedModel
 from sightline.models.hybrid import Hybrid
 from sightline.models.parts import Part, anatomy
 from sightline.models.vit import ViT
 from sightline.spec import ModelId
 
-DIGITS = 16  # bytes of a fingerprint
-
 
 def fingerprint(model: Any) -> str:
     """A hash of weights, configuration and preprocessing, 32 hexadecimal digits; empty if not a module."""
     if not isinstance(model, nn.Module):
         return ""
-    digest = hashlib.blake2b(digest_size=DIGITS)
     inner = model.inner if isinstance(model, AdoptedModel) else model
     # the structure of another library's module is all that is known of its configuration
     structure = "" if inner is model and hasattr(model, "config") else repr(inner)
     about = (type(inner).__name__, structure, getattr(model, "config", None), getattr(model, "image", None))
-    digest.update(repr(about).encode())
-    for name, value in inner.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(value, torch.Tensor):
-            digest.update(repr((value.dtype, tuple(value.shape))).encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return fingerprints.of_tensors(inner.state_dict(), repr(about))
 
 
 def identify(model: Any, known: Sequence[Part] | None = None, *, name: str = "") -> ModelId:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sightline.files import read_text
 from sightline.spec import Result, from_json
 from sightline.studies.evidence import tell_apart
 from sightline.training.run.folder import Run
@@ -99,8 +100,8 @@ def _add_folder(path: Path, found: Collection) -> None:
 def _summary_notices(path: Path) -> Iterator[str]:
     """Notices about analyses that `look` listed as not applicable or failed."""
     try:
-        rows = from_json(path.read_text())
-    except (OSError, ValueError):
+        rows = from_json(read_text(path))
+    except (OSError, ValueError, RecursionError):
         return
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and row.get("state") in ("does not apply", "failed"):

@@ -9,7 +9,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from sightline.spec import Result, atomic
+from sightline.files import atomic
+from sightline.spec import Result
 from sightline.studies.verdict import Effect
 from sightline.views.drawing import draw
 from sightline.views.points import points

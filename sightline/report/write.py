@@ -5,11 +5,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from sightline.files import atomic, exclusive
 from sightline.report.collect import Collection, Given, PageEntry, collect
 from sightline.report.figures import Drawing, save_drawing
 from sightline.report.markdown import markdown
 from sightline.report.page import DAMAGED, Page, attempt, reason, sentence
-from sightline.spec import Result, atomic, to_json
+from sightline.spec import Result, to_json
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 from sightline.studies.verdict import Verdict
@@ -44,7 +45,7 @@ def write_report(
     if not megabytes > 0:
         raise ValueError(f"megabytes must be a positive number; got {megabytes!r}.")
     found = collect(results)
-    with warnings.catch_warnings():
+    with exclusive(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and written as such
         return _write(found, Path(folder), (title, note), int(megabytes * 1e6))
 

@@ -1,5 +1,6 @@
 """The demo: small models of all families trained, measured and analyzed on one dataset in a few minutes."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +16,18 @@ from sightline.data.source import dataset
 from sightline.evals.accuracy import Classification, evaluate
 from sightline.evals.extraction import extract
 from sightline.evals.few_shot import fewshot
+from sightline.files import set_aside
 from sightline.models.construct import Model, build
 from sightline.models.costs import cost
 from sightline.observe.identity import identify
-from sightline.spec import Result
+from sightline.spec import ModelId, Result
 from sightline.training.loop import fit
 from sightline.training.recipe import Recipe
 from sightline.training.recipes.laptop import laptop_bit, laptop_vit
 from sightline.training.run.folder import Run
 from sightline.weights.loading import load
 
+log = logging.getLogger("sightline.studies")
 SIZE, HIGH, BATCH = 32, 48, 128
 STEPS = 50  # of each model, per minute of the demo: about half of its time on two cores
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -129,14 +132,15 @@ class Demo:
         """Accuracy on the test data, few-shot accuracy of the features, training curves."""
         place, model = self.path / "measure" / name, run.model
         known = train.sample(min(len(train), 2000), seed=self.seed)
-        scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(model, test), name, model)
+        who, seen = identify(model, name=name), test.fingerprint()
+        scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(model, test), who, seen)
         few = load_or_compute(
             place / "fewshot.npz",
             lambda: fewshot(extract(model, known), extract(model, test), shots=(1, 5, 10), seeds=5),
-            name,
-            model,
+            who,
+            f"{known.fingerprint()}+{seen}",
         )
-        load_or_compute(place / "curves.npz", run.curves, name, model)
+        load_or_compute(place / "curves.npz", run.curves, who, "")
         return Step(f"train {name}", tuple(sorted(place.glob("*.npz"))), row_of(name, model, scored, few))
 
     def fine_tune(self) -> Step:
@@ -149,7 +153,8 @@ class Demo:
         run = fit(high, part, recipe, val=val, out=self.path / "runs" / f"{name}-{HIGH}")
         title = f"{name} at {HIGH} px"
         place = self.path / "measure" / f"{name}-{HIGH}"
-        scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(run.model, test), title, run.model)
+        who = identify(run.model, name=title)
+        scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(run.model, test), who, test.fingerprint())
         return Step(f"fine-tune {name} at {HIGH} px", (place / "accuracy.npz",), row_of(title, run.model, scored))
 
 
@@ -159,14 +164,22 @@ def in_memory(data: Dataset) -> Arrays:
     return Arrays(pixels, data.labels, classes=data.classes, name=data.name)
 
 
-def load_or_compute(path: Path, make: Callable[[], Any], name: str, model: Model) -> Any:
-    """A result from disk, or computed and saved there with the model it is about."""
-    if path.exists():
-        return Result.load(path)
-    made = make()
-    made = replace(made, about=replace(made.about, models=(identify(model, name=name),)))
-    made.save(path)
-    return made
+def load_or_compute(path: Path, make: Callable[[], Any], model: ModelId, images: str) -> Any:
+    """A result from disk if it is about this model and these images, or computed and saved there.
+
+    A damaged one is set aside.
+    """
+    try:
+        found = Result.load(path) if path.exists() else None
+    except ValueError as error:
+        log.warning("%s It is set aside as %s and computed again.", error, set_aside(path).name)
+        found = None
+    if found is not None and found.about.models == (model,) and found.about.images == images:
+        return found
+    computed = make()
+    computed = replace(computed, about=replace(computed.about, models=(model,), images=images))
+    computed.save(path)
+    return computed
 
 
 def row_of(name: str, model: Model, scored: Result, few: Result | None = None) -> dict[str, Any]:

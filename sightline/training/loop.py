@@ -1,5 +1,6 @@
 """The training loop: `fit` prepares a run, `loop` is all of training."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
+from sightline.files import exclusive
 from sightline.models.bit import BiT
 from sightline.models.checks import pair
 from sightline.models.construct import Model, build, resize
@@ -37,6 +39,8 @@ from sightline.training.train_state import TrainState, overwrite_model
 from sightline.training.validation import validate
 
 Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # interval in steps, function of the model
+MOST_THREADS = 1024  # a record that says more is damaged
+log = logging.getLogger("sightline.training")
 MINUTES = 10  # between two checkpoints, unless the recipe sets save_every
 
 
@@ -68,7 +72,7 @@ def fit(
     """
     check_arguments(model, train, recipe, val=val, workers=workers)
     run, processes = Run(out), join_processes(parallel)
-    with torch.random.fork_rng(), explain_lost_process(processes, out):
+    with torch.random.fork_rng(), recorded_threads(run), explain_lost_process(processes, out):
         plan = check_run(model, train, recipe, val=val, evals=evals, processes=processes)
         weights = fingerprint(model)
         resize_model(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
@@ -81,11 +85,26 @@ def fit(
             model.class_names = tuple(train.classes)  # type: ignore[assignment]
             model.probability = recipe.loss  # type: ignore[assignment]
         try:
-            with explain_out_of_memory(state, run), run.lock() if processes.first else nullcontext():
+            with explain_out_of_memory(state, run), exclusive(out) if processes.first else nullcontext():
                 loop(*prepare(job, about, state))
         finally:  # also after a stop or a divergence
             state.release()
     return run
+
+
+@contextmanager
+def recorded_threads(run: Run) -> Iterator[None]:
+    """Resume with as many threads as the run began with: sums that are split otherwise differ in their last bits."""
+    about, here = run.about if (run.path / "run.json").exists() else {}, torch.get_num_threads()
+    machine = about.get("machine")
+    began = machine.get("threads") if isinstance(machine, dict) else here
+    if "ended" not in about and began != here and isinstance(began, int) and 0 < began <= MOST_THREADS:
+        log.warning("%s began with %d threads: it resumes with so many, not with %d.", run.folder, began, here)
+        torch.set_num_threads(began)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(here)
 
 
 def check_arguments(model: Any, train: Any, recipe: Any, *, val: Any, workers: int) -> None:
@@ -159,6 +178,7 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
             if over or stop or step % plan.save_every == 0 or processes.any(late):
                 check_weights(state, images, labels, step=step, run=run)
                 save_weights(run, state, LAST)
+                run.sync_log()
                 state.save(run.state, {"step": step, "best": best, "stale": stale, "over": over})
                 saved = time.monotonic()
             if over or stop:

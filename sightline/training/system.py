@@ -1,29 +1,12 @@
-"""What depends on the operating system: file locks, signals, memory limits. Each has a fallback for the others."""
+"""What depends on the operating system: signals, memory limits. Each has a fallback for the others."""
 
-import errno
 import math
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
-
-
-def try_lock(file: IO[Any]) -> bool:
-    """Lock an open file until this process ends or closes it; False if another process holds the lock.
-
-    Where there are no such locks (Windows, some network disks) it succeeds without locking.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)  # otherwise: a disk without locks
-    return True
+from typing import Any
 
 
 @contextmanager

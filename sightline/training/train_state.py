@@ -1,5 +1,6 @@
 """What changes during training: the model's parameters, the optimizer's moments, the average."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.draws import Draws, hash_key
+from sightline.files import set_aside
 from sightline.models.checks import Pair, pair
 from sightline.models.construct import Model, resize
 from sightline.training import parallel
@@ -28,6 +30,8 @@ from sightline.training.parallel import ProcessGroup
 from sightline.training.recipe import Recipe
 from sightline.training.run import checkpoint
 from sightline.training.run.identity import fingerprint
+
+log = logging.getLogger("sightline.training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,16 +200,35 @@ class TrainState:
         checkpoint.write_state(folder, self._tensors(), facts, self.processes)
 
     def restore(self, folder: Path) -> dict[str, Any] | None:
-        """Read the state back and return its facts; None if there is none."""
-        facts = checkpoint.read_facts(folder)
-        if facts is not None:
-            sizes = {pair(self.model.config.size), *(pair(size) for _, size in self.recipe.sizes)}
-            if (size := tuple(facts["size"])) not in sizes:
-                raise ValueError(
-                    f"{folder} belongs to another run: its images have size {size}, here it is {sorted(sizes)}."
-                )
-            self.set_image_size(size)
-            checkpoint.read_state(folder, self._tensors())
+        """Read the last sound state back and return its facts; None if there is none. A damaged one is set aside."""
+        checkpoint.states(folder)  # refuses links
+        if self.processes.first:
+            checkpoint.promote(folder)
+        self.processes.barrier()
+        found = checkpoint.states(folder)
+        sizes = {pair(self.model.config.size), *(pair(size) for _, size in self.recipe.sizes)}
+        for path in found:
+            damage: checkpoint.DamagedState | None = None
+            try:
+                facts = self._restore(path, sizes)
+            except checkpoint.DamagedState as error:
+                damage = error
+            if not self.processes.any(damage is not None):
+                return facts
+            if path == found[-1]:
+                raise damage or ValueError(f"Another process cannot read {path}.")
+            if self.processes.first:
+                reason = damage.reason if damage else "another process cannot read it"
+                log.warning("%s is damaged (%s): set aside as %s.", path, reason, set_aside(path).name)
+            self.processes.barrier()
+        return None
+
+    def _restore(self, path: Path, sizes: set[tuple[int, int]]) -> dict[str, Any]:
+        facts = checkpoint.read_state_facts(path)
+        if (size := tuple(facts["size"])) not in sizes:
+            raise ValueError(f"{path} belongs to another run: its images have size {size}, here it is {sorted(sizes)}.")
+        self.set_image_size(size)
+        checkpoint.read_state(path, self._tensors())
         return facts
 
     def size_in_bytes(self) -> int:

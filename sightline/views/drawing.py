@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from sightline.spec import Result, atomic
+from sightline.files import atomic
+from sightline.spec import Result
 from sightline.training.run.folder import Run
 from sightline.views.style import figure_style, new_figure
 from sightline.views.table import view_of

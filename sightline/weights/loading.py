@@ -62,7 +62,8 @@ def load(
     Family, variant, size, patch, prefix tokens and heads follow from the keys and shapes. `classes` (a number, or
     names) replaces the head and its pre_logits by a new head of zeros. `size` resamples the position embeddings for
     another image size by the rule of `method`. `image` overrides the preprocessing. Further keywords override what
-    shapes cannot tell: `heads=`, `gelu=`, `norm_eps=`. What happened to each key is in `model.loaded`.
+    shapes cannot tell: `heads=`, `gelu=`, `norm_eps=`. What happened to each key is in `model.loaded`. `verify=False`
+    compares neither checksums nor probe outputs.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> again = sl.load(model.state_dict() | {}, config=model.config)
@@ -70,26 +71,26 @@ def load(
     'a state dict (sightline): 80 taken, 0 resized, 0 new, 0 left over.'
     """
     options = LoadOptions(classes, size, method, image, verify, strict)
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, verify=verify)
     if size is not None:
         switches.setdefault("size", size)
     config = switches.pop("config", None)
     return assemble(checkpoint, options, {**checkpoint.hints, **switches}, config)
 
 
-def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Checkpoint:
+def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor], *, verify: bool = True) -> Checkpoint:
     """Open whatever the user gave: a state dict, an existing path, or a zoo name, which is downloaded."""
     if isinstance(source, Mapping):
         return Checkpoint(StateDictSource(source), "a state dict")
     name = os.fspath(source)
     if Path(name).exists():
-        return open_path(name)
+        return open_path(name, verify=verify)
     entry = published.find(name)
     if entry is None:
         raise WeightsError(
             f"There is no file or folder {name}, and no zoo name like that. {published.suggestion(name)}"
         )
-    found = open_path(entry.fetch())
+    found = open_path(entry.fetch(), verify=verify)
     hints = {**found.hints, **({"size": entry.size} if entry.size else {}), **entry.hints}
     expected = None if name.startswith(published.HUB) else entry.config
     return replace(found, label=name, hints=hints, image={**found.image, **entry.image}, expected=expected)
@@ -99,7 +100,7 @@ def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any]
     """Plan the conversion, read and verify the weights, then change head and size as asked."""
     source = checkpoint.source
     text = source.header.get("sightline")
-    head = headers.from_text(text) if text else None
+    head = headers.from_text(text, verify=options.verify) if text else None
     plan = plan_conversion(source, head, hints, config=config, strict=options.strict)
     _check_expected(checkpoint, plan)
     state = convert_tensors(

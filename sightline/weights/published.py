@@ -12,9 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 from sightline.data.download import download
 from sightline.data.errors import FetchError, UnreachableError
+from sightline.files import atomic, read_text
 from sightline.models.variants import Config, config
-from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec, atomic
+from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from sightline.weights.containers.files import open_file
+from sightline.weights.containers.header import from_json
 from sightline.weights.hub import download_repository
 from sightline.weights.report import WeightsError
 
@@ -253,9 +255,9 @@ def _saved_entries() -> dict[str, Weights]:
     if not path.exists():
         return {}
     try:
-        return {name: Weights(**fields) for name, fields in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{path} is damaged ({error}): fix or remove it.") from error
+        return {str(name): from_json(Weights, fields) for name, fields in json.loads(read_text(path)).items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged ({error!s:.200}): fix or remove it.") from error
 
 
 def find(name: str) -> Weights | None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.spec import atomic
+from sightline.files import atomic
 from sightline.untrusted import read_json
 
 Fate = Literal["taken", "resized", "new", "left"]

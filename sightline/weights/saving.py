@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sightline.files import atomic
 from sightline.models import checks
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.construct import Model
 from sightline.models.vit import ViT, ViTConfig
-from sightline.spec import ImageSpec, atomic
+from sightline.spec import ImageSpec
 from sightline.weights.containers.files import SEVERAL_LABELS
 from sightline.weights.containers.header import Header, to_text
 from sightline.weights.containers.npz import write_npz

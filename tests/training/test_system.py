@@ -13,28 +13,13 @@ from sightline.training import system
 @pytest.fixture
 def elsewhere(monkeypatch):
     """A system without POSIX's modules."""
-    for name in ("fcntl", "resource"):
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "resource", None)
     monkeypatch.setattr(sys, "platform", "win32")
 
 
-def test_fallbacks(elsewhere, tmp_path):
-    with (tmp_path / "lock").open("a") as file:
-        assert system.try_lock(file)
+def test_fallbacks(elsewhere):
     assert math.isnan(system.peak_memory())
     assert system.address_space_limit() is None
-
-
-def test_a_disk_without_locks(monkeypatch, tmp_path):
-    fcntl = pytest.importorskip("fcntl")
-    for number, free in ((11, False), (13, False), (95, True)):  # EAGAIN, EACCES, EOPNOTSUPP
-
-        def fail(*_, number=number):
-            raise OSError(number, "no")
-
-        monkeypatch.setattr(fcntl, "lockf", fail)
-        with (tmp_path / "lock").open("a") as file:
-            assert system.try_lock(file) is free
 
 
 def test_memory_of_this_process():

@@ -13,7 +13,7 @@ from sightline.data.images import Pixels
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.storage import save_array
 from sightline.data.npz import read_arrays
-from sightline.spec import atomic
+from sightline.files import atomic
 
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 FACTORS = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}  # columns 1..5 of latents_classes

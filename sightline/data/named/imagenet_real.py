@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.datasets import Dataset
+from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.folder import Folder
 from sightline.data.images import EncodedImage
 from sightline.data.named.entry import NamedDataset
+from sightline.fingerprints import FileStamp
 from sightline.untrusted import read_json
 
 FILE = "real.json"
@@ -35,6 +37,9 @@ class ReassessedLabels(Dataset):
 
     def where(self, index: int) -> str:
         return self.files.where(index)
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        return self.files.stamps(indices)
 
 
 class ReassessedLabelStorage:

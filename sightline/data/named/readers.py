@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sightline.data.errors import FetchError, printable
 from sightline.data.named import formats
-from sightline.spec import atomic
+from sightline.files import atomic
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.integer]]  # images, labels
 Splits = dict[str, Arrays]

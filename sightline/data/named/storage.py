@@ -12,7 +12,7 @@ from sightline.data.datasets import Dataset
 from sightline.data.folder import Folder, Manifest
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.readers import Splits
-from sightline.spec import atomic
+from sightline.files import atomic
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from sightline.data.named.entry import NamedDataset
 from sightline.data.named.fetch import download
 from sightline.data.named.storage import FolderStorage
 from sightline.data.named.table import NAMED_DATASETS
-from sightline.files import lock
-from sightline.spec import atomic
+from sightline.files import atomic, lock
 from sightline.untrusted import read_json
 
 

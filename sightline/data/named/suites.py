@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from sightline.data.datasets import Dataset, Subset
+from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import RawImage
 from sightline.data.named.store import data_folder
 from sightline.data.scenes.tasks import TASKS
 from sightline.data.source import available_splits, dataset
+from sightline.fingerprints import FileStamp
 
 TRAIN, VAL = 800, 200
 
@@ -113,6 +115,11 @@ class ConcatDataset(Dataset):
     def where(self, index: int) -> str:
         part, row = self._part(index)
         return part.where(row)
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        n = len(self.first)
+        first, second = self.first.stamps(indices[indices < n]), self.second.stamps(indices[indices >= n] - n)
+        return None if first is None or second is None else first + second
 
 
 # name, group, classes, label rule (task_adaptation's data files), BiT's exceptions

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage, printable
 from sightline.data.images import decode
-from sightline.spec import atomic
+from sightline.files import atomic
 
 INK, PAPER, GAP, LINE = (40, 40, 40), (250, 250, 248), 4, 14
 

@@ -6,23 +6,30 @@ shards in shuffled order, a few at a time, and shuffles within those: reads stay
 
 import glob
 import json
+import logging
 import os
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sightline.archives import read_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints, hash_key, permute
 from sightline.data.errors import BadImage, printable
 from sightline.data.images import MAX_BYTES, EncodedImage, RawImage
 from sightline.data.labeled import class_numbers
 from sightline.data.shards.tar import ShardIndex, index_shard, name_at
-from sightline.files import open_for_reads, read_at
+from sightline.files import open_for_reads, read_at, read_text
+from sightline.fingerprints import FileStamp
 from sightline.progress import progress
 
+log = logging.getLogger("sightline.data")
+COLUMNS = ("shard", "offset", "size", "label")  # of the index
 MIX = 16  # shards that are shuffled together
 OPEN_FILES = 64
 
@@ -80,6 +87,11 @@ class Shards(Dataset):
     def where(self, index: int) -> str:
         path, offset = self.paths[int(self.shard[index])], int(self.offset[index])
         return f"{printable(path)}: {printable(name_at(path, offset))}"
+
+    def stamps(self, indices: Ints) -> list[FileStamp] | None:
+        files = [(os.path.basename(path), os.stat(path).st_mtime_ns) for path in self.paths]
+        rows = zip(self.shard[indices].tolist(), self.offset[indices].tolist(), self.size[indices].tolist())
+        return [FileStamp(f"{files[s][0]}:{offset}", size, files[s][1]) for s, offset, size in rows]
 
     def order(self, seed: int, epoch: int, positions: Ints) -> Ints:
         """Shards in shuffled order in groups of `mix`, and their entries shuffled within each group."""
@@ -142,21 +154,37 @@ def _read_index(paths: list[str]) -> ShardIndex:
     saved = Path(paths[0]).parent / "index.npz"
     try:
         sizes = [os.path.getsize(p) for p in paths]
-        with np.load(saved, allow_pickle=False) as file:
-            names = [str(n) for n in file["names"]]
-            if names == [os.path.basename(p) for p in paths] and file["sizes"].tolist() == sizes:
-                return ShardIndex(shard=file["shard"], offset=file["offset"], size=file["size"], label=file["label"])
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        if not all(os.path.exists(p) for p in paths):
-            raise ValueError(f"A shard is missing ({error}).") from error
+    except OSError as error:
+        raise ValueError(f"A shard is missing ({error}).") from error
+    try:
+        held = read_arrays(saved) if saved.exists() else {}
+    except ValueError as error:
+        log.warning("%s The index is made again from the shards.", error)
+        held = {}
+    if _fits(held, [os.path.basename(p) for p in paths], sizes):
+        return ShardIndex(**{k: held[k] for k in COLUMNS})
     numbered = progress(list(enumerate(paths)), "indexing shards")
     return ShardIndex.join([index_shard(p, number=i) for i, p in numbered])
 
 
+def _fits(held: dict[str, NDArray[Any]], names: list[str], sizes: list[int]) -> bool:
+    """Whether an index is one of these files, and leads to no byte outside of them."""
+    if not {"names", "sizes", *COLUMNS} <= held.keys() or held["names"].tolist() != names:
+        return False
+    columns = [held[k] for k in COLUMNS]
+    if held["sizes"].tolist() != sizes or any(c.ndim != 1 or c.dtype.kind != "i" for c in columns):
+        return False
+    shard, offset, size, _ = columns
+    if len({len(c) for c in columns}) > 1 or ((shard < 0) | (shard >= len(names))).any():
+        return False
+    return not ((offset < 0) | (size < 0) | (offset + size > np.array(sizes)[shard])).any()
+
+
 def _class_names(first: str, labels: Ints, name: str) -> tuple[str, ...]:
+    path = Path(first).parent / "classes.json"
     try:
-        return tuple(str(c) for c in json.loads((Path(first).parent / "classes.json").read_text()))
-    except (OSError, ValueError):
+        return tuple(str(c) for c in json.loads(read_text(path)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{printable(path)} is damaged: it is no list of names ({error!s:.200}).") from error
+    except OSError:
         return class_numbers(int(labels.max(initial=-1)) + 1, name)

@@ -6,17 +6,20 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from sightline.archives import pack_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import hash_key, permute
 from sightline.data.errors import BadImage, TooManyBad, printable
 from sightline.data.images import EncodedImage, RawImage, read_header
 from sightline.data.shards.tar import ShardIndex, index_shard
+from sightline.files import atomic
 from sightline.progress import progress
-from sightline.spec import atomic
 
 BLOCK = 64  # images read at a time; drawing many scenes at once is faster
 
@@ -122,13 +125,12 @@ def _write_shard(path: Path, samples: Iterator[tuple[bytes, str, int]], limit: i
 
 def _write_index(out: Path, paths: list[Path]) -> None:
     index = ShardIndex.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
-    with atomic(out / "index.npz") as partial, partial.open("wb") as file:
-        np.savez(
-            file,
-            names=np.array([p.name for p in paths]),
-            sizes=np.array([p.stat().st_size for p in paths]),
-            shard=index.shard,
-            offset=index.offset,
-            size=index.size,
-            label=index.label,
-        )
+    columns: dict[str, NDArray[Any]] = {
+        "shard": index.shard,
+        "offset": index.offset,
+        "size": index.size,
+        "label": index.label,
+    }
+    files = {"names": np.array([p.name for p in paths]), "sizes": np.array([p.stat().st_size for p in paths])}
+    with atomic(out / "index.npz") as partial:
+        partial.write_bytes(pack_arrays({**files, **columns}, compress=False))

@@ -141,9 +141,9 @@ def check_compiler() -> None:
 
 
 def check_disk(folder: Path, plan: Plan, model: Model, free: int | None = None) -> None:
-    """Two states (the old one stays until the new one is complete) and three copies of the weights must fit."""
+    """Three states (the last two stay until a new one is complete) and three copies of the weights must fit."""
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    need = 2 * plan.state_bytes + 3 * weights
+    need = 3 * plan.state_bytes + 3 * weights
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free if free is None else free
     if need > free:

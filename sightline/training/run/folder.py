@@ -1,10 +1,10 @@
 """The run folder: run.json, log.jsonl, weights and state."""
 
+import logging
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ import numpy as np
 from torch import Tensor
 
 import sightline.weights.saving as weights
+from sightline.files import append, atomic, read_text, set_aside, sync
 from sightline.models.construct import Model
-from sightline.spec import Displayable, atomic, from_json, to_json
+from sightline.spec import from_json, to_json
 from sightline.training.run.curves import Curves
-from sightline.training.run.identity import find_difference
-from sightline.training.system import try_lock
+from sightline.training.run.identity import comparable, find_difference
 from sightline.weights.loading import load
 
+log = logging.getLogger("sightline.training")
+LOG = "log.jsonl"
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
 
 
@@ -52,15 +54,23 @@ class Run(Displayable):
     @property
     def about(self) -> dict[str, Any]:
         """run.json: model, recipe, data, seed, versions, preflight, and how it ended."""
+        path = self.path / "run.json"
         try:
-            about = from_json((self.path / "run.json").read_text())
+            about = from_json(read_text(path))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{self.folder} contains no run: there is no run.json.") from None
-        except ValueError as error:
-            raise ValueError(f"{self.path / 'run.json'} is damaged ({error}).") from error
-        if not isinstance(about, dict) or not all(isinstance(about.get(k), dict) for k in ("identity", "plan", "data")):
-            raise ValueError(f"{self.path / 'run.json'} was not written by Sightline.")
-        return about
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged ({error!s:.200}).") from error
+        match about:
+            case {
+                "name": str(),
+                "seed": int(),
+                "data": {"name": str()},
+                "plan": {"steps": int(), "batch": int()},
+                "identity": {"recipe": dict(), "model": dict(), "data": dict()},
+            } if isinstance(about.get("ended", {}), dict):
+                return about
+        raise ValueError(f"{path} is damaged, or was not written by Sightline: it lacks what every run records.")
 
     @property
     def finished(self) -> bool:
@@ -74,19 +84,22 @@ class Run(Displayable):
 
     def rows(self) -> list[dict[str, Any]]:
         """The log, one dict per line; an incomplete last line is left out."""
-        try:
-            lines = (self.path / "log.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{self.path / 'log.jsonl'} is damaged ({error}): remove it to resume.") from error
-        rows = []
-        for line in lines:
-            try:
-                rows.append(from_json(line))
-            except ValueError:
-                break
+        rows, damaged = self._read_log()
+        if damaged:
+            raise ValueError(
+                f"{self.path / LOG} is damaged in line {damaged[0]}: resuming the run sets it aside and keeps the rest."
+            )
         return rows
+
+    def _read_log(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The sound rows, and the numbers of the damaged lines."""
+        try:
+            lines = read_text(self.path / LOG).split("\n")
+        except FileNotFoundError:
+            return [], []
+        *whole, _ = lines  # what follows the last line break was never completed
+        rows = [_row(line) for line in whole]
+        return [r for r in rows if r is not None], [i + 1 for i, r in enumerate(rows) if r is None]
 
     def curves(self) -> Curves:
         """Everything that was logged, as a result."""
@@ -119,28 +132,19 @@ class Run(Displayable):
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise ValueError(f"{self.folder} cannot be written, because of {existing}: give another --out.")
         if (self.path / "run.json").exists():
-            if different := find_difference(self.about["identity"], identity):
+            there = self.about["identity"]
+            if there.get("version") != identity["version"]:
+                log.warning(
+                    "%s was recorded by an earlier Sightline: whether data and starting weights are still the same "
+                    "cannot be compared.",
+                    self.path / "run.json",
+                )
+            if different := find_difference(there, comparable(there, identity)):
                 raise ValueError(
                     f"{self.folder} contains another run ({different}): give another --out, or the same settings."
                 )
         elif self.path.is_dir() and (other := sorted(p.name for p in self.path.iterdir() if p.name[0] != ".")):
             raise ValueError(f"{self.folder} contains no run but {other[0]}: give another --out. Nothing was changed.")
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Refuse a second process that wants to write here. The lock ends with its process, however that ends, and is
-        not inherited by the processes that load images."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = self.path / ".lock"
-        with lock.open("a") as file:  # "w" would empty whatever a link of this name points to
-            if not try_lock(file):
-                raise ValueError(f"Another process is training in {self.folder}: let it end, or give another --out.")
-            try:
-                yield
-            finally:
-                if [*self.path.iterdir()] == [lock]:  # refused before the first step: leave nothing behind
-                    lock.unlink()
-                    self.path.rmdir()
 
     def write_record(self, about: Mapping[str, Any]) -> None:
         with atomic(self.path / "run.json") as partial:
@@ -148,13 +152,20 @@ class Run(Displayable):
 
     def truncate_log(self, step: int) -> None:
         """Drop what was logged after this step: it will be repeated."""
-        rows = [row for row in self.rows() if row.get("step", 0) <= step]
-        with atomic(self.path / "log.jsonl") as partial:
-            partial.write_text("".join(to_json(row) + "\n" for row in rows))
+        rows, damaged = self._read_log()
+        if damaged:
+            aside = set_aside(self.path / LOG).name
+            log.warning("%s is damaged in line %d: it is set aside as %s.", self.path / LOG, damaged[0], aside)
+        with atomic(self.path / LOG) as partial:
+            partial.write_text("".join(to_json(row) + "\n" for row in rows if row.get("step", 0) <= step))
 
     def log(self, row: Mapping[str, Any]) -> None:
-        with (self.path / "log.jsonl").open("a") as file:
-            file.write(to_json({k: _to_json_value(v) for k, v in row.items()}) + "\n")
+        append(self.path / LOG, to_json({k: _to_json_value(v) for k, v in row.items()}) + "\n")
+
+    def sync_log(self) -> None:
+        """Before a state is saved: after a power failure, the log must reach as far as the state."""
+        if (self.path / LOG).exists():
+            sync(self.path / LOG)
 
     def save_weights(self, model: Model, name: str, *, probes: bool = False) -> None:
         """Write the model under one of the folder's names."""
@@ -162,13 +173,21 @@ class Run(Displayable):
 
     def link_model(self, name: str) -> None:
         """Make model.safetensors this file: a hard link, or a copy where the disk has no links."""
-        target = self.path / f".{MODEL}.new"
-        target.unlink(missing_ok=True)
-        try:
-            os.link(self.path / name, target)
-        except OSError:
-            shutil.copyfile(self.path / name, target)
-        os.replace(target, self.path / MODEL)
+        with atomic(self.path / MODEL) as partial:
+            partial.unlink()
+            try:
+                os.link(self.path / name, partial)
+            except OSError:
+                shutil.copyfile(self.path / name, partial)
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """A line of the log; None if it is damaged."""
+    try:
+        row = from_json(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("step", 0)) is int else None
 
 
 def _is_number(value: Any) -> bool:

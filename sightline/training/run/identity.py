@@ -1,6 +1,5 @@
 """What makes a run this run: starting weights, recipe and data, with their fingerprints."""
 
-import hashlib
 import platform
 import subprocess
 import sys
@@ -13,11 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sightline import fingerprints
 from sightline.data.datasets import Dataset
 from sightline.models.construct import Model
 from sightline.spec import from_json, to_json
 from sightline.training.recipe import Recipe
-from sightline.weights.containers.safetensors import bytes_of
 
 MAY_CHANGE = (
     "log_every",
@@ -37,8 +36,17 @@ def find_difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: s
             if inner := find_difference(a, b, f"{name}."):
                 return inner
         elif a != b and not (prefix == "recipe." and key in MAY_CHANGE):
-            return f"{name} is {a} there, {b} here"
+            what = ": other images, labels or classes" if prefix == "data." and a and b else ""
+            return f"{name} is {a} there, {b} here{what}"
     return ""
+
+
+def comparable(there: Mapping[str, Any], here: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`here`, with the fingerprints of `there` if an earlier version recorded them by other rules."""
+    if there.get("version") == here["version"]:
+        return here
+    model, weights = here["model"], there.get("model", {}).get("weights")
+    return {**here, "data": there.get("data"), "model": {**model, "weights": weights}, "version": there.get("version")}
 
 
 def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
@@ -47,17 +55,14 @@ def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) 
         "recipe": asdict(recipe),
         "data": {"train": train.fingerprint(), "val": val.fingerprint() if val is not None else None},
         "model": {"config": asdict(model.config), "image": asdict(model.image), "weights": fingerprint(model)},
+        "version": fingerprints.VERSION,
     }
     return from_json(to_json(record))  # as it will be read back
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Sixteen hexadecimal digits of all values of a model."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(bytes_of(tensor))
-    return digest.hexdigest()[:16]
+    """32 hexadecimal digits of all values of a model, whatever its configuration: a record has that beside it."""
+    return fingerprints.of_tensors(model.state_dict())
 
 
 def environment() -> dict[str, Any]:

@@ -66,7 +66,8 @@ def _summarize(folder: Path) -> RunSummary:
             train_loss=series.get("train/loss", ()),
             val_accuracy=series.get("val/accuracy", ()),
         )
-    except ValueError as error:
-        return RunSummary(folder=str(folder), problem=str(error))
-    except KeyError as error:
-        return RunSummary(folder=str(folder), problem=f"{folder / 'run.json'} has no {error}.")
+    except Exception as error:  # one bad run must not hide the others
+        what = (
+            str(error) if isinstance(error, ValueError) else f"{folder} is damaged ({type(error).__name__}: {error})."
+        )
+        return RunSummary(folder=str(folder), problem=what)

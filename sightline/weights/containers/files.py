@@ -1,6 +1,7 @@
 """Open a file, a run folder or a hub folder, with the configuration files next to the weights."""
 
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ class Checkpoint:
     expected: Config | None = None  # according to the zoo
 
 
-def open_path(path: str | Path) -> Checkpoint:
-    """A file, or a folder with one of the usual files in it."""
+def open_path(path: str | Path, *, verify: bool = True) -> Checkpoint:
+    """A file, or a folder with one of the usual files in it. `verify` compares checksums as tensors are read."""
     path = Path(path)
     if not path.is_dir():
-        return Checkpoint(open_file(path), str(path))
+        return Checkpoint(open_file(path, verify=verify), str(path))
     if (path / "model.safetensors.index.json").exists():
         raise WeightsError(f"{path} has its weights in several shards: save them as one file first.")
     file = next((path / name for name in FILES if (path / name).exists()), None)
@@ -43,10 +44,12 @@ def open_path(path: str | Path) -> Checkpoint:
         raise WeightsError(f"{path} is a folder without {', '.join(FILES)}: give the file itself.")
     hints, image, classes = read_configs(path)
     several = _json(path / "config.json").get("problem_type") == SEVERAL_LABELS
-    return Checkpoint(open_file(file), str(path), hints, image, classes, "sigmoid" if several else "softmax")
+    return Checkpoint(
+        open_file(file, verify=verify), str(path), hints, image, classes, "sigmoid" if several else "softmax"
+    )
 
 
-def open_file(path: Path) -> Source:
+def open_file(path: Path, *, verify: bool = True) -> Source:
     """Open a checkpoint by its first bytes; its name does not matter."""
     try:
         with open_regular(path) as file:
@@ -54,18 +57,27 @@ def open_file(path: Path) -> Source:
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT:  # a length may begin with any byte
-        return SafetensorsSource(path)
+        return SafetensorsSource(path, verify=verify)
     if start[:2] == b"PK":
-        return NpzSource(path) if NpzSource.fits(path) else open_pth(path)
+        return NpzSource(path, verify=verify) if NpzSource.fits(path) else open_pth(path, verify=verify)
     if start[:1] == b"\x80":  # pickle, as torch wrote it before 1.6
         return open_pth(path)
     if start[8:9] == b"{":
-        return SafetensorsSource(path)  # a length beyond all bounds: let it say so
+        return SafetensorsSource(path, verify=verify)  # a length beyond all bounds: let it say so
     raise WeightsError(f"{path} is not an .npz, .safetensors or .pth file, or its beginning is damaged.")
 
 
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...] | None]:
     """Hints, preprocessing and class names from the JSON files of a hub folder (transformers' or timm's)."""
+    try:
+        return _read_configs(folder)
+    except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise WeightsError(
+            f"config.json or preprocessor_config.json in {folder} is damaged ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...] | None]:
     config, processor = _json(folder / "config.json"), _json(folder / "preprocessor_config.json")
     hints: dict[str, Any] = {}
     if isinstance(config.get("num_attention_heads"), int):
@@ -107,12 +119,19 @@ def _from_processor(held: dict[str, Any]) -> dict[str, Any]:
     side = _side(held.get("size"))
     crop = _side(cut) / side if cut and side else 1.0
     return {
-        "mean": tuple(held["image_mean"]),
-        "std": tuple(held["image_std"]),
+        "mean": _numbers(held["image_mean"]),
+        "std": _numbers(held["image_std"]),
         "crop": min(crop, 1.0),
         "fit": "crop" if cut else "squash",
         "interpolation": {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(held.get("resample", 2), "bilinear"),
     }
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    """One number per channel."""
+    if not isinstance(value, list) or not value or not all(type(v) in (int, float) and isfinite(v) for v in value):
+        raise WeightsError(f"A mean or std of the preprocessing is {value!r:.80}; expected a list of numbers.")
+    return tuple(value)
 
 
 def _side(value: Any) -> int:
@@ -126,8 +145,8 @@ def _from_timm(held: Any) -> dict[str, Any]:
         return {}
     how = held.get("interpolation", "bicubic")
     return {
-        "mean": tuple(held["mean"]),
-        "std": tuple(held["std"]),
+        "mean": _numbers(held["mean"]),
+        "std": _numbers(held["std"]),
         "crop": float(held.get("crop_pct", 1.0)),
         "interpolation": how if how in ("bicubic", "bilinear", "nearest") else "bicubic",
     }

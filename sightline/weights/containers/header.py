@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import xxhash
 
 from sightline.models.bit import BiTConfig
 from sightline.models.hybrid import HybridConfig
@@ -20,6 +21,8 @@ from sightline.weights.report import WeightsError
 FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig, "hybrid": HybridConfig}
 LARGEST = 16_384  # pixels per side; a header that asks for more is damaged
 VERSION = 1
+ZEROS = "0" * 16  # in place of the checksum while it is computed
+FORMER = {"version", "layout", "family", "config", "image", "classes", "probes", "probability"}  # of 0.2.0
 T = TypeVar("T")
 Probability = Literal["softmax", "sigmoid"]  # over all classes, or for each class independently
 
@@ -58,14 +61,21 @@ def to_text(header: Header) -> str:
         "config": asdict(header.config),
     }
     about |= {"image": asdict(header.image), "classes": header.classes, "probes": probes}
-    about |= {} if header.probability == "softmax" else {"probability": header.probability}
-    return json.dumps(about, separators=(",", ":"))
+    about |= {"probability": header.probability, "checksum": ZEROS}
+    text = json.dumps(about, separators=(",", ":"))
+    return _with_checksum(text, ZEROS, xxhash.xxh3_64_hexdigest(text.encode()))
 
 
-def from_text(text: str) -> Header:
+def _with_checksum(text: str, old: str, new: str) -> str:
+    return text.replace(f'"checksum":"{old}"', f'"checksum":"{new}"')
+
+
+def from_text(text: str, *, verify: bool = True) -> Header:
     """Read what `to_text` wrote. Every field is checked: the file may be anyone's."""
     try:
         held = json.loads(text)
+        if verify:
+            _check_text(text, held)
         if held["version"] != VERSION:
             raise WeightsError(f"The file was written by a newer Sightline (header version {held['version']!r}).")
         config: Any = from_json(FAMILIES[held["family"]], held["config"])
@@ -86,6 +96,16 @@ def from_text(text: str) -> Header:
     return Header(
         config=config, image=image, classes=names, probes=probes, layout=held["layout"], probability=probability
     )
+
+
+def _check_text(text: str, held: dict[str, Any]) -> None:
+    """Compare the checksum; headers of version 0.2.0 have none, and none of what was added since."""
+    own = held.get("checksum")
+    if own is None and held.keys() <= FORMER:
+        return
+    blank = _with_checksum(text, str(own), ZEROS)
+    if xxhash.xxh3_64_hexdigest(blank.encode("utf-8", "surrogatepass")) != own:
+        raise WeightsError("The Sightline header of the file is damaged: its checksum differs.")
 
 
 def _check_plausible(config: Any, image: ImageSpec, classes: list[str] | None) -> None:
@@ -152,6 +172,8 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
     elif origin is tuple:
         if isinstance(value, list | tuple) and ((len(args) == 2 and args[1] is ...) or len(args) == len(value)):
             return tuple(_checked(v, args[0] if args[-1] is ... else args[i], name) for i, v in enumerate(value))
+    elif origin is dict and isinstance(value, dict):
+        return value
     elif isinstance(value, dict):
         return from_json(hint, value) if hasattr(hint, "__dataclass_fields__") else _refuse(value, name)
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):

@@ -2,8 +2,6 @@
 
 import io
 import math
-import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -15,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.spec import atomic
+from sightline.archives import FAULTS, check_claims, read_array_header
+from sightline.files import atomic
 from sightline.weights.containers.safetensors import bytes_of, fill
+from sightline.weights.containers.zip_checksums import check_members
 from sightline.weights.report import WeightsError
 
-ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
-HEADER_LIMIT = 10_000  # bytes of one array's header
 LOCAL_HEADER = 30  # bytes of a zip member's own header, before name and extra field
 DTYPES = {
     np.dtype(a): b
@@ -37,9 +35,6 @@ DTYPES = {
         "V2": torch.bfloat16,  # JAX saves bfloat16 as two raw bytes
     }.items()
 }
-# what zipfile, zlib and NumPy's header parser raise on damaged input
-ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
-FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -62,6 +57,7 @@ class NpzSource:
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     header: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    verify: bool = True  # compare checksums
 
     @staticmethod
     def fits(path: Path) -> bool:
@@ -70,37 +66,35 @@ class NpzSource:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
         except FAULTS as error:
-            raise WeightsError(f"{path} is damaged or cut short ({error}). Download it again.") from error
+            raise WeightsError(f"{path} is damaged or cut short ({error!s:.200}). Download it again.") from error
         return all(n.endswith(".npy") for n in names)
 
     def __post_init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._kept: tuple[str, Tensor] | None = None
+        self._compared: set[str] = set()
         try:
             with zipfile.ZipFile(self.path) as archive:
-                self.header = {"sightline": archive.comment.decode()} if archive.comment[:1] == b"{" else {}
-                self._refuse_bomb(archive)
+                self.header = self._read_comment(archive.comment)
+                check_claims(archive, self.path.stat().st_size)
                 for info in archive.infolist():
                     self._add(archive, info)
         except FAULTS as error:
             if isinstance(error, WeightsError):
                 raise
-            raise WeightsError(f"{self.path} is damaged or cut short ({error}). Download it again.") from error
+            raise WeightsError(f"{self.path} is damaged or cut short ({error!s:.200}). Download it again.") from error
 
-    def _refuse_bomb(self, archive: zipfile.ZipFile) -> None:
-        size = self.path.stat().st_size
-        claimed = sum(info.file_size for info in archive.infolist())
-        if claimed > ROOM + RATIO * size:
-            raise WeightsError(f"{self.path} has {size} bytes and claims to unfold to {claimed}: refused.")
+    def _read_comment(self, comment: bytes) -> dict[str, str]:
+        if comment[:1] == b"{":
+            return {"sightline": comment.decode()}
+        if b'"layout":' in comment:
+            raise WeightsError(f"The Sightline header of {self.path} is damaged.")
+        return {}
 
     def _add(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         key = info.filename.removesuffix(".npy")
         with archive.open(info) as file:
-            version = np.lib.format.read_magic(file)
-            if version not in ((1, 0), (2, 0)):
-                raise WeightsError(f"{key} is written in version {version} of the array format: damaged.")
-            parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
+            shape, fortran, dtype = read_array_header(file)
             skip = file.tell()
         if dtype.hasobject:
             raise WeightsError(f"{key} contains Python objects, which could run code: refused.")
@@ -122,6 +116,9 @@ class NpzSource:
             if layer is None:
                 return self._whole(m)
             if m.info.compress_type == zipfile.ZIP_STORED and not m.fortran:
+                if self.verify and key not in self._compared:
+                    check_members(self.path, m.info.filename)
+                    self._compared.add(key)
                 return self._slice(m, layer)
             if self._kept is None or self._kept[0] != key:
                 self._kept = (key, self._whole(m))
@@ -129,14 +126,14 @@ class NpzSource:
         except FAULTS as error:
             if isinstance(error, WeightsError):
                 raise
-            raise WeightsError(f"{key} in {self.path} is damaged ({error}). Download it again.") from error
+            raise WeightsError(f"{key} in {self.path} is damaged ({error!s:.200}). Download it again.") from error
 
     def _whole(self, m: Member) -> Tensor:
         shape = m.shape[::-1] if m.fortran else m.shape
         tensor = torch.empty(shape, dtype=m.dtype)
         if m.info.compress_type == zipfile.ZIP_STORED:
             head = self._direct(m, tensor, 0)
-            if zlib.crc32(bytes_of(tensor), zlib.crc32(head)) != m.info.CRC:
+            if self.verify and zlib.crc32(bytes_of(tensor), zlib.crc32(head)) != m.info.CRC:
                 raise WeightsError(f"{m.info.filename} in {self.path} is damaged: its checksum differs.")
         else:
             with zipfile.ZipFile(self.path) as archive, archive.open(m.info) as file:

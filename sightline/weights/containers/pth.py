@@ -1,6 +1,7 @@
 """Files written by torch.save, read with weights_only loading and nothing else."""
 
 import errno
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.spec import atomic
+from sightline.files import atomic
 from sightline.weights.containers.pickled import check_claim, refuse_bomb
 from sightline.weights.containers.source import StateDictSource
+from sightline.weights.containers.zip_checksums import check_members
 from sightline.weights.report import WeightsError
 
 # Where training scripts put the weights in a checkpoint, in the order in which those scripts would evaluate them
 CONTAINERS = ("model", "state_dict_ema", "state_dict", "teacher", "module", "model_ema")
 
 
-def open_pth(path: Path) -> StateDictSource:
+def open_pth(path: Path, *, verify: bool = True) -> StateDictSource:
     """The state dict inside a torch file, mapped into memory and copied tensor by tensor."""
+    if verify and zipfile.is_zipfile(path):
+        check_members(path)
     checkpoint = _unpickle_weights(path)
     several = [k for k in CONTAINERS if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get(k), Mapping)]
     notes = (f"The file holds weights under {', '.join(several)}; {several[0]} was used.",) if len(several) > 1 else ()

@@ -7,19 +7,23 @@ sharded model would have to fit into the memory of one process.
 
 import json
 import math
-import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor
 
-from sightline.spec import atomic
+from sightline.files import atomic
 from sightline.weights.report import WeightsError
 
+CHECKSUMS = "sightline-checksums"  # our entry in the metadata: the algorithm, one of the header, one of each tensor
+XXH3, ZEROS = "xxh3", "0" * 16
+OURS = {"format", "sightline", "sightline-state", "sightline_features", CHECKSUMS}  # all that we write there
+PIECE = 2**20  # bytes that are read and checked at a time
 HEADER_LIMIT = 100_000_000  # bytes; the safetensors format allows no more
 DTYPES = {
     "F64": torch.float64,
@@ -45,6 +49,7 @@ class SafetensorsSource:
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     header: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    verify: bool = True  # compare checksums, where the file has them
 
     def __post_init__(self) -> None:
         size = self.path.stat().st_size
@@ -66,6 +71,8 @@ class SafetensorsSource:
             raise WeightsError(f"The header of {self.path} is damaged: {error}.") from error
         self._start = 8 + length
         self._check_spans(size - self._start)
+        self._checksums = self._read_checksums(text) if self.verify else {}
+        self._compared: set[str] = set()
 
     def _add(self, key: str, entry: Mapping[str, Any]) -> None:
         if entry["dtype"] not in DTYPES:
@@ -93,27 +100,77 @@ class SafetensorsSource:
         if last < size:
             raise WeightsError(f"{self.path} has {size - last} bytes after its last tensor: damaged.")
 
+    def _read_checksums(self, text: bytes) -> dict[str, str]:
+        """The checksums of the tensors, after comparing that of the header; others' files and those of 0.2.0 have none.
+
+        A damaged name of our entry would look like a file without checksums, so nothing unknown may stand beside ours.
+        """
+        if CHECKSUMS not in self.header:
+            if self.header.keys() & OURS - {"format"} and not self.header.keys() <= OURS:
+                raise WeightsError(f"The header of {self.path} is damaged: it has an entry that is not ours.")
+            return {}
+        algorithm, *digests = self.header[CHECKSUMS].split(" ")
+        if algorithm != XXH3 or len(digests) != len(self.shapes) + 1:
+            raise WeightsError(f"The checksums of {self.path} are damaged, or of a newer Sightline.")
+        own = digests.pop(0)
+        blank = text.replace(f"{XXH3} {own}".encode(), f"{XXH3} {ZEROS}".encode(), 1)
+        if xxhash.xxh3_64_hexdigest(blank) != own:
+            raise WeightsError(f"The header of {self.path} is damaged: its checksum differs.")
+        return dict(zip(self.shapes, digests))
+
     def read(self, key: str, layer: int | None = None) -> Tensor:
         shape, (start, _) = self.shapes[key], self._spans[key]
+        digest = xxhash.xxh3_64() if key in self._checksums and layer is None else None
         if layer is not None:
+            if key in self._checksums and key not in self._compared:
+                self._compare(key, self.digest(key))
             shape = shape[1:]
             start += layer * math.prod(shape) * self.dtypes[key].itemsize
         tensor = torch.empty(shape, dtype=self.dtypes[key])
         with self.path.open("rb", buffering=0) as file:
             file.seek(self._start + start)
-            fill(file, tensor, self.path)
+            fill(file, tensor, self.path, digest)
+        if digest is not None:
+            self._compare(key, digest.hexdigest())
         return tensor
 
+    def check_all(self) -> None:
+        """Compare every checksum without keeping anything in memory."""
+        for key in self._checksums:
+            self._compare(key, self.digest(key))
 
-def fill(file: Any, tensor: Tensor, path: Path) -> None:
-    """Read a tensor's bytes straight into its own memory."""
+    def digest(self, key: str) -> str:
+        """The checksum of a tensor as it is in the file."""
+        start, end = self._spans[key]
+        digest = xxhash.xxh3_64()
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self._start + start)
+            while start < end and (piece := file.read(min(PIECE, end - start))):
+                digest.update(piece)
+                start += len(piece)
+        return digest.hexdigest()
+
+    def _compare(self, key: str, digest: str) -> None:
+        if digest != self._checksums[key]:
+            raise WeightsError(f"{key} in {self.path} is damaged: its checksum differs.")
+        self._compared.add(key)
+
+    def start(self, key: str) -> int:
+        """Where in the file a tensor begins."""
+        return self._start + self._spans[key][0]
+
+
+def fill(file: Any, tensor: Tensor, path: Path, digest: Any = None) -> None:
+    """Read a tensor's bytes straight into its own memory, in pieces that are still in the cache for the checksum."""
     if not tensor.numel():
         return
     left = bytes_of(tensor)
     while left:
-        count = file.readinto(left)
+        count = file.readinto(left[:PIECE])
         if not count:
             raise WeightsError(f"{path} is cut short. Download it again.")
+        if digest is not None:
+            digest.update(left[:count])
         left = left[count:]
 
 
@@ -134,7 +191,25 @@ def write_safetensors(
 
     `gather` assembles a sharded tensor when it is written.
     """
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **header}}
+    text = make_header(tensors, header)
+    with atomic(path) as partial, partial.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        digests = []
+        for tensor in tensors.values():
+            digest = xxhash.xxh3_64()
+            raw = bytes_of(gather(tensor))
+            for start in range(0, len(raw), PIECE):
+                digest.update(raw[start : start + PIECE])
+                file.write(raw[start : start + PIECE])
+            digests.append(digest.hexdigest())
+        file.seek(8)
+        file.write(seal_header(text, digests))
+
+
+def make_header(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
+    """The header of a file of these tensors, which may be on meta, with zeros instead of checksums."""
+    zeros = " ".join([XXH3, *(ZEROS for _ in range(len(tensors) + 1))])
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **header, CHECKSUMS: zeros}}
     offset = 0
     for key, tensor in tensors.items():
         if tensor.dtype not in NAMES:
@@ -146,9 +221,23 @@ def write_safetensors(
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_LIMIT:
         raise WeightsError(f"The header would take {len(text)} bytes; safetensors allows {HEADER_LIMIT}.")
-    with atomic(path) as partial, partial.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            file.write(bytes_of(gather(tensor)))
-        file.flush()
-        os.fsync(file.fileno())  # whoever resumes relies on this file after a power failure, too
+    return text
+
+
+def seal_header(text: bytes, digests: Sequence[str]) -> bytes:
+    """The header with the checksums of the tensors, in their order, and before them one of the header itself."""
+    blank = " ".join([XXH3, *[ZEROS] * (len(digests) + 1)]).encode()
+    half = text.replace(blank, " ".join([XXH3, ZEROS, *digests]).encode(), 1)
+    own = xxhash.xxh3_64_hexdigest(half)
+    return text.replace(blank, " ".join([XXH3, own, *digests]).encode(), 1)
+
+
+def seal_file(partial: Path) -> None:
+    """Compute the checksums of a file whose tensors were written in any order, and put them into its header."""
+    source = SafetensorsSource(partial, verify=False)
+    digests = [source.digest(key) for key in source.shapes]
+    with partial.open("r+b") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        text = file.read(length)
+        file.seek(8)
+        file.write(seal_header(text, digests))

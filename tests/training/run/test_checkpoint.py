@@ -146,15 +146,16 @@ def test_links_do_not_lead_out_of_the_folder(name, stopped, tmp_path):
 def test_a_lock_that_is_a_link_empties_nothing(stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     (tmp_path / "thesis").write_text("three years")
-    (tmp_path / "run/.lock").unlink()
     (tmp_path / "run/.lock").symlink_to(tmp_path / "thesis")
-    assert gone_on(tmp_path / "run").finished
+    with pytest.raises(ValueError, match=r"\.lock is a link, .*: remove it"):
+        gone_on(tmp_path / "run")
     assert (tmp_path / "thesis").read_text() == "three years"
 
 
 def rewritten(folder, change=dict, **facts):
     """The state with other values, or other words about itself."""
     file = folder / "state/state.safetensors"
+    (folder / "state/before.safetensors").unlink()
     source = SafetensorsSource(file)
     head = {**json.loads(source.header[checkpoint.HEADER]), **facts}
     write_safetensors(file, change({n: source.read(n) for n in source.shapes}), {checkpoint.HEADER: json.dumps(head)})
@@ -168,7 +169,7 @@ def rewritten(folder, change=dict, **facts):
 def test_a_state_that_says_nonsense_is_refused(facts, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     rewritten(tmp_path / "run", **facts)
-    refused(tmp_path / "run", r"header of state.safetensors is damaged\)")
+    refused(tmp_path / "run", r"state\.safetensors \(its header is damaged\)")
 
 
 def test_a_state_of_other_sizes_or_shapes_is_refused(stopped, tmp_path):
@@ -184,12 +185,50 @@ def test_a_state_of_other_sizes_or_shapes_is_refused(stopped, tmp_path):
 def test_a_damaged_state_says_what_to_do(stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     file = tmp_path / "run/state/state.safetensors"
+    (tmp_path / "run/state/before.safetensors").unlink()
     whole = file.read_bytes()
     for broken in (b"", whole[:-7], whole[:100], whole.replace(b"sightline-state", b"sightline-other")):
         file.write_bytes(broken)
         refused(tmp_path / "run", "start again with another --out, or use the weights in")
     file.write_bytes(whole)
     assert gone_on(tmp_path / "run").finished
+
+
+@pytest.mark.parametrize("name", ["state", "next"])  # next: killed before it was renamed
+def test_a_damaged_state_is_set_aside_and_the_one_before_is_used(name, tmp_path, caplog):
+    train, settings = data()[0], recipe(save_every=1, steps=3)
+    with pytest.raises(sl.training.Stopped):
+        sl.fit(model(), train, settings, out=tmp_path / "run", evals=[(2, interrupt)])
+    newest = tmp_path / "run/state/state.safetensors"
+    if name == "next":
+        newest = newest.rename(newest.with_name("next.safetensors"))
+    whole = bytearray(newest.read_bytes())
+    whole[-50] ^= 8
+    newest.write_bytes(whole)
+    sl.fit(model(), train, settings, out=tmp_path / "run")
+    sl.fit(model(), train, settings, out=tmp_path / "whole")
+    assert "state.safetensors is damaged" in caplog.text
+    assert (tmp_path / "run/state/state.safetensors.damaged").read_bytes() == whole
+    for file in ("model.safetensors", "state/state.safetensors", "state/before.safetensors"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_a_run_of_version_0_2_resumes_with_its_number_of_threads(stopped, tmp_path, caplog):
+    shutil.copytree(stopped, tmp_path / "run")
+    record = tmp_path / "run/run.json"
+    about, seen = json.loads(record.read_text()), []
+    about["machine"]["threads"] = 3
+    about["identity"].pop("version")
+    about["identity"]["data"]["train"] = about["identity"]["model"]["weights"] = "0123456789abcdef"
+    record.write_text(json.dumps(about))
+    evals = [(1, lambda _: seen.append(torch.get_num_threads()))]
+    assert sl.fit(model(), data()[0], recipe(ema=0.9), out=tmp_path / "run", evals=evals).finished
+    assert set(seen) == {3}
+    assert torch.get_num_threads() == 1
+    assert "began with 3 threads" in caplog.text
+    assert "cannot be compared" in caplog.text
+    with pytest.raises(ValueError, match=r"recipe\.ema"):
+        sl.fit(model(), data()[0], recipe(ema=0.5), out=tmp_path / "run")
 
 
 class Killed(BaseException):

@@ -185,11 +185,12 @@ def test_other_data_is_another_run(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    holder = "import sys, sightline as sl\nwith sl.Run(sys.argv[1]).lock():\n    print('held', flush=True)\n    input()"
+    hold = "with files.exclusive(sys.argv[1]): print('held', flush=True), input()"
+    holder = f"import sys\nfrom sightline import files\n{hold}"
     other = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path)], stdin=-1, stdout=-1, text=True)
     try:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="Another process is training in"):
+        with pytest.raises(ValueError, match="Another process is writing to"):
             sl.fit(model(), data()[0], recipe(), out=tmp_path)
         assert not (tmp_path / "run.json").exists()
     finally:

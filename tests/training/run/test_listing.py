@@ -36,7 +36,7 @@ def test_damaged_runs_say_why(folder, tmp_path):
     record = json.loads((folder / "half/run.json").read_text())
     del record["name"]
     (tmp_path / "run.json").write_text(json.dumps(record))
-    assert "has no 'name'" in sl.training.list_runs(tmp_path)[0].problem
+    assert "lacks what every run records" in sl.training.list_runs(tmp_path)[0].problem
 
 
 def test_no_runs(tmp_path):
