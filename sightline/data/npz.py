@@ -50,7 +50,7 @@ def declared(file: IO[bytes], info: zipfile.ZipInfo) -> Declared:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{key} is written in version {version} of the array format: damaged")
     parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)  # type: ignore[arg-type]
+    shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
     skip = file.tell()
     if dtype.hasobject:
         raise ValueError(f"{key} holds Python objects, which could run code: refused")
@@ -97,12 +97,12 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(info) as file:
         head = declared(file, info)
         array: NDArray[Any] = np.empty(math.prod(head.shape), dtype=head.dtype)
-        left = memoryview(array.view(np.uint8)) if array.nbytes else memoryview(b"")
-        while left:
-            count = file.readinto(left[:CHUNK])
-            if not count:
+        flat = array.view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
+        for start in range(0, len(flat), CHUNK):
+            piece = file.read(CHUNK)
+            if len(piece) < len(flat[start : start + CHUNK]):
                 raise ValueError(f"{info.filename} is cut short")
-            left = left[count:]
+            flat[start : start + CHUNK] = np.frombuffer(piece, np.uint8)
         file.read(1)  # the end: zipfile compares the checksum there
     return array.reshape(head.shape[::-1]).T if head.fortran else array.reshape(head.shape)
 

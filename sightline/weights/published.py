@@ -195,9 +195,10 @@ HUB_SHA256 = {  # of model.safetensors at that revision
 }
 
 
-def _pinned(repository: str) -> str:
-    revision = REVISIONS.get(repository)
-    return f"{HUB}{repository}@{revision}" if revision else HUB + repository
+def _repository(name: str, repository: str, **facts: Any) -> Weights:
+    """An entry at the revision on record."""
+    source = f"{HUB}{repository}@{REVISIONS[repository]}" if repository in REVISIONS else HUB + repository
+    return Weights(name=name, source=source, sha256=HUB_SHA256.get(repository), **facts)
 
 
 def _hub() -> Iterator[Weights]:
@@ -209,12 +210,10 @@ def _hub() -> Iterator[Weights]:
         ("vit-h14.hf-i21k", "google/vit-huge-patch14-224-in21k", 224, 0),
         ("bit-r50x1.hf-i1k", "google/bit-50", 448, 1000),
     ):
-        known = {"source": _pinned(repo), "sha256": HUB_SHA256.get(repo)}
-        yield Weights(name=name, size=size, classes=classes, about="Hugging Face Hub", **known)
+        yield _repository(name, repo, size=size, classes=classes, about="Hugging Face Hub")
     for letter, word in (("s", "small"), ("b", "base"), ("l", "large")):
-        repo, about = f"facebook/dinov2-{word}", "DINOv2, Hugging Face Hub"
-        known = {"source": _pinned(repo), "sha256": HUB_SHA256.get(repo), "image": IMAGENET}
-        yield Weights(name=f"vit-{letter}14.hf-dinov2", size=518, classes=0, about=about, **known)
+        name, repo, about = f"vit-{letter}14.hf-dinov2", f"facebook/dinov2-{word}", "DINOv2, Hugging Face Hub"
+        yield _repository(name, repo, size=518, classes=0, about=about, image=IMAGENET)
 
 
 BUILT_IN = {w.name: replace(w, license="Apache-2.0") for make in (_google, _bit, _meta, _hub) for w in make()}

@@ -149,6 +149,6 @@ def test_no_image_stops_the_check(folder, monkeypatch):
         return decode(*arguments)
 
     monkeypatch.setattr(checks, "decode_pixels", exhausted)
-    report = sl.data.check(sl.Folder(folder))
+    report = sl.data.check(sl.Folder(folder, "train"))
     assert len(calls) == report.images
     assert "MemoryError: no more" in [f.detail for f in report.findings]

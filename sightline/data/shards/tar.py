@@ -140,6 +140,7 @@ def _samples(handle: int, path: str) -> Iterator[tuple[int, int, int]]:
 
 def _label(raw: bytes, ending: str) -> int | None:
     """A class index: the text of a .cls file, or "label" or "cls" in a .json file."""
+    label: int | None
     try:
         if ending == "json":
             values = json.loads(raw)

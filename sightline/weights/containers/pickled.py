@@ -27,8 +27,8 @@ COLLECTIONS: dict[str, Any] = {"collections.OrderedDict": OrderedDict, "builtins
 COLLECTIONS |= {"torch.Size": tuple}
 VALUES = ("torch.device", "torch.serialization._get_layout", "_codecs.encode", "builtins.complex")
 TYPES = ("torch.Tensor", "torch.nn.parameter.Parameter")
-FAULTS = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, TypeError)
-FAULTS = (*FAULTS, AttributeError, RecursionError, MemoryError, ArithmeticError, OSError, RuntimeError)
+DAMAGED = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, TypeError)
+FAULTS = (*DAMAGED, AttributeError, RecursionError, MemoryError, ArithmeticError, OSError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Called:
     def __init__(self, *arguments: Any): ...
 
 
-class Survey(pickle._Unpickler):  # type: ignore[name-defined,misc]  # the one in Python: its memory is its input's
+class Survey(pickle._Unpickler):  # the one in Python: its memory is bounded by its input
     """Reads a pickle and keeps what the tensors in it take; names that weights do not need are refused."""
 
     def __init__(self, file: Any, room: int):
