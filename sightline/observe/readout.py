@@ -58,7 +58,8 @@ def readout(s: ObservedModel) -> Readout:
     device, dtype = s.place
     random = torch.Generator().manual_seed(0)
     image = torch.randn(1, len(s.image.mean), *s.image.size, generator=random).to(device=device, dtype=dtype)
-    last, seen = residual_stream(s)[-1], {}
+    last = residual_stream(s)[-1]
+    seen: dict[str, Tensor] = {}
     with evaluation_mode(s):
         with watching([last], lambda i, t: seen.update(stream=t)), calls_after(s, last) as calls:
             logits = s.model(image)
@@ -94,10 +95,13 @@ def _own(s: ObservedModel) -> Iterator[Readout]:
         logits = model.head(model.represent(tokens))
         return logits if model.head_distill is None else (logits + model.head_distill(tokens[:, 1])) / 2
 
+    def classify(head: nn.Module) -> Callable[[Tensor], Tensor]:
+        return lambda x: head(represent(x))
+
     heads = [h for h in (model.head, model.head_distill) if h is not None]
     yield Readout(
         norm=(lambda x: x) if late else model.norm,
-        heads=tuple((lambda x, head=head: head(represent(x))) for head in heads),
+        heads=tuple(map(classify, heads)),
         pool=answer,
         prefix=s.prefix,
     )

@@ -1,8 +1,8 @@
 """A register added at test time: an empty token that takes over what a few neurons give to single patches.
 
-After Jiang et al. 2025. A few neurons of the MLPs make the tokens of very large norm that ViTs grow in dull patches. At test time a token of
-zeros is appended to the sequence; in these neurons it gets the largest activation of any token, and the patches get 0.
-No weight changes, and the token leaves the sequence after the last block.
+After Jiang et al. 2025. A few neurons of the MLPs make the tokens of very large norm that ViTs grow in dull patches. At
+test time a token of zeros is appended to the sequence; in these neurons it gets the largest activation of any token,
+and the patches get 0. No weight changes, and the token leaves the sequence after the last block.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -18,7 +18,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def images():
-    return torch.randn(5, 3, 32, 32, dtype=torch.float64)
+    return torch.randn(5, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def logits_of(model, images):
@@ -81,11 +81,11 @@ def test_each_part_alone_is_recognized(part):
 
 
 def test_without_position_embeddings_only_the_image_counts(images):
-    """Every image beside itself with its patches shifted: no position is special, and the corrected share is near 0."""
+    """Every image beside itself with its patches shifted: no position is special, though a patch may like itself."""
     model = peers.fill(sl.build("vit-nano4", patch=8, classes=5, depth=2, position="none"), std=0.3).double()
     shifted = torch.cat([torch.roll(images, (8 * y, 8 * x), (2, 3)) for y in range(4) for x in range(4)])
     share = sl.analysis.position_content(model, shifted).by_block()[0]
-    assert (np.abs(share) < 0.06).all()  # of 5 images the correction leaves chance; 80 runs of it are not independent
+    assert (np.abs(share) < 0.02).all()
     with_positions = peers.fill(sl.build("vit-nano4", patch=8, classes=5, depth=2), std=0.3).double()
     with torch.no_grad():
         with_positions.positions[0].table.mul_(30)

@@ -115,7 +115,7 @@ def logit_lens(
             shown.append(thumbnails(made.images[0], s.image, 160))
     if wanted is not None and len(wanted) != sum(map(len, shown)):
         raise ValueError(f"One target per image is expected, {sum(map(len, shown))} in all; got {len(wanted)}.")
-    how = {"n": sum(map(len, shown)), "batch": batch, "seed": seed}
+    how: dict[str, Any] = {"n": sum(map(len, shown)), "batch": batch, "seed": seed}
     how["targets"] = "given" if targets is not None else "what the model says"
     return _result(s, places, rows, images=np.concatenate(shown), how=how, about=images.about(s))
 

@@ -107,7 +107,8 @@ def choose_pairs(s: ObservedModel, images: ImageSource, count: int) -> list[tupl
     """Each image with the next free one of another predicted class, or else with the next one of other logits."""
     seen = [(b.images[0], s.model(b.images[0])) for b in images.batches([s], what="images to patch")]
     pixels, logits = (torch.cat(t) for t in zip(*seen))
-    said, free, found = logits.argmax(-1), list(range(len(pixels))), []
+    said, free = logits.argmax(-1), list(range(len(pixels)))
+    found: list[tuple[Tensor, Tensor]] = []
     while free and len(found) < count:
         i = free.pop(0)
         others = [j for j in free if not torch.equal(logits[i], logits[j])]
