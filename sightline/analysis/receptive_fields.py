@@ -1,7 +1,7 @@
 """Effective receptive field: which pixels move the middle of a layer (Raghu et al., figures 6, C.1 to C.4)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +37,9 @@ class ReceptiveField(Result):
     radii_error: NDArray[np.float64] | None = None  # standard errors over groups of images; NaN for one group
     own_error: NDArray[np.float64] | None = None
     side: Literal["after", "before"] = "after"  # of the residual addition; before it, the branch alone
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
+    largest: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (layers,): see `own_is_largest`
+    largest_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     def summary(self) -> dict[str, float]:
         first, last = self.names[0], self.names[-1]

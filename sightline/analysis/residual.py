@@ -57,6 +57,7 @@ class ResidualRatios(Result):
     class_token: NDArray[np.float64]  # (3 measures, additions), NaN without one
     per_token: NDArray[np.float64]  # (3 measures, additions, tokens), prefix first; no tokens for a CNN: maps differ
     reasons: dict[str, str] = field(default_factory=dict)
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
 
     def of(self, sublayer: str) -> NDArray[np.intp]:
         """The rows of one kind of sublayer."""

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.evals.interval import wilson
 from sightline.spec import ModelId
 from sightline.studies.effects import SEEDS, Effect, State, holm, over_seeds, t_effect
 
@@ -23,6 +22,7 @@ class Assessment:
     effects: tuple[Effect, ...]
     note: str = ""
     images: str = ""  # fingerprint; empty where unknown
+    ways: dict[str, State] = field(default_factory=dict)  # what each way to look at similarity says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,7 @@ class Verdict:
     note: str = ""
     fingerprints: tuple[str, ...] = ()  # of the models; empty where unknown
     images: str = ""  # fingerprint; empty where unknown
+    ways: dict[str, State] = field(default_factory=dict)  # of a claim about CKA: what each way to look at it says
 
     @property
     def about(self) -> About:
@@ -87,6 +88,14 @@ class Verdict:
         said = [f"there is no interval: {'; '.join(unknown)}"] if unknown else []
         return ". ".join([*said, f"the interval includes the bound: {'; '.join(wide)}"] if wide else said)
 
+    def survives(self) -> str:
+        """Which ways to look at similarity give the same answer; empty where there is one way only."""
+        if len(self.ways) < 2:
+            return ""
+        same = [way for way, state in self.ways.items() if state == self.state]
+        other = [f"{way} ({state})" for way, state in self.ways.items() if state != self.state]
+        return f"the same {', '.join(same)}" + (f"; otherwise {', '.join(other)}" if other else "")
+
     def plain(self) -> dict[str, Any]:
         """All of it as plain values, for `to_json`."""
         rows = [{**vars(e), "state": e.state} for e in self.effects]
@@ -113,7 +122,7 @@ def over_training(by_seed: Mapping[Any, Verdict]) -> Verdict:
     for like in given[0].effects:
         values = [e.value for v in given for e in v.effects if e.what == like.what]
         effects.append(over_seeds(like.what, values, bound=like.bound, side=like.side, margin=like.margin))
-    return replace(given[0], effects=tuple(effects), fingerprints=(), images="")
+    return replace(given[0], effects=tuple(effects), fingerprints=(), images="", ways={})
 
 
 def surviving(verdicts: Sequence[Verdict]) -> list[bool]:
@@ -135,23 +144,3 @@ def mean_of(what: str, values: Sequence[float] | NDArray, over: str, **more: Any
         return Effect(what=what, value=value, low=math.nan, high=math.nan, over=over, n=len(x), **more)
     error = float(x.std(ddof=1)) / len(x) ** 0.5
     return t_effect(what, float(x.mean()), error, len(x) - 1, over=over, n=len(x), **more)
-
-
-def around(what: str, value: float, half: float, over: str, **more: Any) -> Effect:
-    """An effect with a symmetric interval."""
-    return Effect(what=what, value=float(value), low=float(value - half), high=float(value + half), over=over, **more)
-
-
-def share_of(what: str, hits: NDArray, over: str, **more: Any) -> Effect:
-    """A share of yes and no, and Wilson's interval."""
-    x = np.asarray(hits, dtype=bool).ravel()
-    low, high = wilson(int(x.sum()), len(x))
-    return Effect(what=what, value=float(x.mean()) if len(x) else math.nan, low=low, high=high, over=over, **more)
-
-
-def share_difference(what: str, a: Effect, b: Effect, **more: Any) -> Effect:
-    """One share minus another, by Newcombe's interval."""
-    value = a.value - b.value
-    down = math.hypot(a.value - a.low, b.high - b.value)
-    up = math.hypot(a.high - a.value, b.value - b.low)
-    return Effect(what=what, value=value, low=value - down, high=value + up, over=a.over, **more)

@@ -1,6 +1,6 @@
 """`sl.attention_distance`: how far each head of each block looks, over many images."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class AttentionDistance(Result):
     image_size: tuple[int, int]
     grid: tuple[int, int]
     prefix: int
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
 
     @property
     def fraction(self) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Local heads see like a CNN's lower layers: CKA of head subsets, from local to global (Raghu et al., figure 5)."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,11 @@ class HeadSubsets(Result):
     subsets: tuple[tuple[int, ...], ...]  # numbers of the heads
     columns: tuple[str, ...]
     block: int
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
+    heads: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (single heads, layers), see `places`
+    head_distance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    head_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    places: tuple[tuple[int, int], ...] = ()  # block and number of each of the single heads
 
     def ranks(self) -> NDArray[np.float64]:
         """Spearman's rank correlation of CKA and distance, for each layer of the CNN; C7: clearly below 0."""

@@ -1,7 +1,7 @@
 """What data, size or fine-tuning change: CKA by block against one reference model (Raghu et al., figures 12, G)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ class BlockSimilarity(Result):
     similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN after the last block of a shallower one
     band: NDArray[np.float64]
     depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
+    parameters: tuple[int, ...] = ()  # of each model
+    training_images: tuple[int, ...] = ()  # that each model was trained on; 0 where unknown
     varied: str = ""  # what differs between the models: "data", "size", "tuning" ...; empty where it is not said
 
     def summary(self) -> dict[str, float]:

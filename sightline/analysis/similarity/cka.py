@@ -19,6 +19,7 @@ from sightline.observe.model import Model, ObservedModel, evaluation_mode, obser
 from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
 from sightline.spec import About, Result
 
+PRINTED, CALIBRATED = "printed", "calibrated"
 ESTIMATOR = "<K^, L^> of U-centered Gram matrices, summed over batches before the ratio: a batch of m weighs m(m-3)"
 log = logging.getLogger("sightline.analysis")
 
@@ -45,6 +46,40 @@ class CKA(Result):
     reasons: dict[str, str] = field(default_factory=dict)  # layer: why it has no value
     row_stages: tuple[int, ...] = ()  # of a CNN's layers, -1 for layers without one
     column_stages: tuple[int, ...] = ()
+    ways: tuple[str, ...] = ()  # of `values`: "within class", "without outliers", "untrained"
+    values: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (ways, rows, columns)
+    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
+    p: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    null_mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    null_std: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def has(self, way: str) -> bool:
+        """Whether this result holds a way."""
+        return way == PRINTED or way in self.ways or (way == CALIBRATED and self.null_mean.size > 0)
+
+    def way(self, way: str) -> NDArray[np.float64]:
+        """CKA in one of the ways, (rows, columns)."""
+        if not self.has(way):
+            raise ValueError(f"This result has no CKA {way!r}; compute it again with sl.cka(..., ways='all').")
+        return self._calibrate(self.similarity) if way == CALIBRATED else self._plane(way)
+
+    def _plane(self, way: str) -> NDArray[np.float64]:
+        return self.similarity if way == PRINTED else self.values[self.ways.index(way)]
+
+    def _calibrate(self, cka: NDArray) -> NDArray[np.float64]:
+        return np.asarray((cka - self.null_mean) / (1 - self.null_mean))
+
+    def replicates_of(self, way: str = PRINTED) -> NDArray[np.float64]:
+        """CKA in one of the ways without each group of images, (groups, rows, columns); for `evals.interval.jackknife`.
+
+        Results on the same images have the same groups. Empty where a file holds none.
+        """
+        self.way(way)
+        if not self.replicates.size:
+            return np.zeros((0, *self.similarity.shape))
+        if way == CALIBRATED:
+            return self._calibrate(self.replicates[0].astype(np.float64))
+        return self.replicates[(PRINTED, *self.ways).index(way)].astype(np.float64)
 
     def summary(self) -> dict[str, float]:
         """The mean, and within one model how alike the lower and the upper half of its layers are (C1)."""

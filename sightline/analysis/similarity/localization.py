@@ -1,7 +1,7 @@
 """Which input patch each token of a layer still knows: CKA of tokens with patches (Raghu et al., figures 9, 10)."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,11 @@ class Localization(Result):
     class_token: NDArray[np.float64]  # (1 or 0, rows, columns)
     layer: str
     grid: tuple[int, int]
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
+    hits: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))  # images so far, share of hits
+    stages: tuple[str, ...] = ()  # the last layer of each earlier stage of a CNN
+    earlier: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (stages,): own minus other patches
+    earlier_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     def own(self) -> NDArray[np.float64]:
         """CKA of each token with the patch at its own position."""
