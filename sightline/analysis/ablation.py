@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
+from sightline.analysis.similarity.grams import SMALLEST, Grams, Watch
+from sightline.analysis.similarity.sums import Sums
 from sightline.data.datasets import Dataset
 from sightline.evals.accuracy import match_classes
 from sightline.observe.images import Batch, Data, ImageSource
@@ -113,12 +114,12 @@ class WhatIfSums:
         self.images, self.labeled = 0, True
         self.place: torch.Tensor | None = None  # the model's number of each class of the data
 
-    def answers(self, made: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def answers(self, made: Batch) -> tuple[torch.Tensor, Grams]:
         """The predicted classes and the Gram matrix of every layer, from one pass."""
         said: list[torch.Tensor] = []
         handle = self.target.model.register_forward_hook(lambda m, a, out: said.append(out))
         try:
-            grams, _ = flat_grams(self.target, made.images[0], self.names, self.tokens)
+            grams = Watch(self.target, self.names, self.tokens)(made.images[0])
         finally:
             handle.remove()
         return said[0].argmax(-1).cpu(), grams

@@ -2,17 +2,19 @@
 
 import hashlib
 import itertools
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
@@ -24,6 +26,7 @@ from sightline.progress import progress
 from sightline.spec import About, ImageSpec
 
 Data = Any  # a Dataset, a batch of images, or an iterable of images, files, pairs (image, label) or batches
+log = logging.getLogger("sightline.observe")
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,15 @@ class Batch:
 
     images: tuple[Tensor, ...]  # one batch per model
     labels: Tensor | None
+    index: NDArray[np.int64]  # which images of the data these are: the same image has the same number in every pass
 
     def __len__(self) -> int:
         return len(self.images[0])
+
+    def rows(self, keep: list[int]) -> "Batch":
+        """Some of the images."""
+        labels = None if self.labels is None else self.labels[keep]
+        return Batch(tuple(images[keep] for images in self.images), labels, self.index[keep])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,8 @@ class ImageSource:
     """A source of images that can be gone through once for all models, and again if it is no one-way iterator.
 
     `n` takes a random sample, another one in each repeat; `shuffle` mixes the order, so that batches differ.
+    `distinct` leaves out images that look to the first model exactly like an earlier one of the same pass, says so, and
+    counts them in `duplicates`: pairs of one image with itself make unrelated features alike.
     """
 
     data: Data
@@ -49,6 +60,8 @@ class ImageSource:
     n: int | None = None
     seed: int = 0
     shuffle: bool = False
+    distinct: bool = False
+    duplicates: list[int] = field(default_factory=list, compare=False)  # how many each pass left out
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -92,11 +105,25 @@ class ImageSource:
         steps = math.ceil(self.total / self.batch) if self.total else 0
         empty = True
         batch: Batch
-        for batch in progress(cast(Sequence[Batch], Steps(source, steps)), what):
+        shown = progress(cast(Sequence[Batch], Steps(source, steps)), what)
+        for batch in self._distinct(shown) if self.distinct else shown:
             empty = False
             yield batch
         if empty:
             raise ValueError("There are no images to look at.")
+
+    def _distinct(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Each image once, by its content."""
+        seen: set[bytes] = set()
+        left = 0
+        for batch in batches:
+            keep = [i for i, image in enumerate(batch.images[0]) if _is_new(image, seen)]
+            left += len(batch) - len(keep)
+            if keep:
+                yield batch if len(keep) == len(batch) else batch.rows(keep)
+        self.duplicates.append(left)
+        if left:
+            log.warning("%d images are the same as others of the sample and were left out.", left)
 
     def _dataset(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         d: Dataset = self.data
@@ -106,28 +133,32 @@ class ImageSource:
             d = d.sample(min(self.n or len(d), len(d)), seed=hash_key(self.seed, "look", repeat) >> 1)
         specs = [s.image for s in observed]
         each = {spec: d.batches(spec, batch=self.batch, device=None) for spec in specs}
+        numbers, start = d.origins()[1], 0
         for made in zip(*each.values()):
             bytes_ = {spec: images for spec, (images, _) in zip(each, made)}
-            yield Batch(tuple(_place(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1])
+            index = numbers[start : (start := start + len(made[0][1]))]
+            yield Batch(tuple(_place(normalize(bytes_[s.image], s.image), s) for s in observed), made[0][1], index)
 
     def _loose(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         rows = self._rows(repeat)
         while chunk := list(itertools.islice(rows, self.batch)):
-            raws, labels = zip(*chunk)
+            numbers, pairs = zip(*chunk)
+            raws, labels = zip(*pairs)
             images = tuple(_place(model_batch(raws, s.image), s) for s in observed)
-            yield Batch(images, None if any(l is None for l in labels) else torch.as_tensor(labels))
+            known = None if any(l is None for l in labels) else torch.as_tensor(labels)
+            yield Batch(images, known, np.array(numbers))
 
-    def _rows(self, repeat: int) -> Iterator[tuple[Any, Any]]:
-        """Single images with labels or None, in the order of this pass."""
+    def _rows(self, repeat: int) -> Iterator[tuple[int, tuple[Any, Any]]]:
+        """Single images, each with its number in the data, and its label or None, in the order of this pass."""
         data, key = self.data, hash_key(self.seed, "look", repeat)
         if isinstance(data, Tensor | np.ndarray) or (isinstance(data, Sequence) and _single(data)):
             total = len(data)
             mixed = self.shuffle or (self.n is not None and self.n < total)
             order = permute(total, key, np.arange(total)) if mixed else np.arange(total)
-            return (_pair(data[int(i)]) for i in order[: self.n])
+            return ((int(i), _pair(data[int(i)])) for i in order[: self.n])
         if repeat and self.one_way:
             raise ValueError("This iterator can be gone through only once: give a list or a Dataset for repeats.")
-        return itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n)
+        return enumerate(itertools.islice(itertools.chain.from_iterable(map(_unbatched, data)), self.n))
 
 
 # fingerprints of the datasets that are in use, so that a series of analyses looks into the images once
@@ -182,6 +213,14 @@ class Steps:
 
 def _pair(item: Any) -> tuple[Any, Any]:
     return (item[0], item[1]) if isinstance(item, tuple) and len(item) == 2 else (item, None)
+
+
+def _is_new(image: Tensor, seen: set[bytes]) -> bool:
+    """Whether no image of this content was seen before; it counts as seen from now on."""
+    digest = hashlib.blake2b(image.detach().cpu().contiguous().view(torch.uint8).numpy(), digest_size=16).digest()
+    known = digest in seen
+    seen.add(digest)
+    return not known
 
 
 def _single(data: Sequence) -> bool:

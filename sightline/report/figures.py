@@ -65,7 +65,8 @@ def interval_plot(e: Effect) -> dict[str, float | None] | None:
     """Where bound, claimed side, interval and value of an effect are in a small plot; None without a value."""
     if not math.isfinite(e.value):
         return None
-    ends = [x for x in (e.low, e.high, e.value, e.bound) if math.isfinite(x)]
+    edges = (e.bound - e.margin, e.bound + e.margin)  # of a claim that two things are equal
+    ends = [x for x in (e.low, e.high, e.value, *edges) if math.isfinite(x)]
     low, high = min(ends), max(ends)
     pad = (high - low) * 0.15 or max(abs(high), 1) * 0.15
     low, high = low - pad, high + pad
@@ -74,7 +75,9 @@ def interval_plot(e: Effect) -> dict[str, float | None] | None:
         return round(WIDTH * (x - low) / (high - low), 1)
 
     known = math.isfinite(e.low) and math.isfinite(e.high) and e.high > e.low
-    left, right = (at(e.bound), float(WIDTH)) if e.side == "above" else (0.0, at(e.bound))
+    left, right = at(edges[0]), at(edges[1])
+    if e.side != "within":
+        left, right = (left, float(WIDTH)) if e.side == "above" else (0.0, right)
     return {
         "left": left,
         "width": round(right - left, 1),

@@ -129,12 +129,12 @@ def vit_rows(e: Evidence) -> Iterator[tuple[Model, Model, CKA, Callable[[str], P
 def monotone_path(s: NDArray) -> NDArray[np.intp]:
     """The row that each column matches, never going back, such that the sum of their similarity is largest."""
     s = np.nan_to_num(s, nan=float(np.nanmin(s)) if np.isfinite(s).any() else 0.0)
-    best, come = s[:, 0].copy(), []
+    best, come, rows = s[:, 0].copy(), [], np.arange(len(s))
     for column in s.T[1:]:
-        at = np.maximum.accumulate(best)
-        first = np.array([int(np.argmax(best[: i + 1])) for i in range(len(best))])
-        come.append(first)
-        best = at + column
+        most = np.maximum.accumulate(best)
+        first = best > np.append(-np.inf, most[:-1])  # where the best so far is found for the first time
+        come.append(np.maximum.accumulate(np.where(first, rows, 0)))
+        best = most + column
     path = [int(np.argmax(best))]
     for first in reversed(come):
         path.append(int(first[path[-1]]))

@@ -104,11 +104,13 @@ def ranks(similarity: NDArray, distance: NDArray) -> float:
 
 
 def rank_effect(what: str, distance: NDArray, similarity: Part) -> Effect:
-    """Below 0, with an error of at least one swap of neighboring ranks."""
-    count = len(distance)
+    """Below 0, with an error of at least one swap of neighboring ranks. Heads without a distance have no rank."""
+    known = np.isfinite(distance)
+    count = int(known.sum())
     if count < SOME:
         return missing(f"{what} ({count} are too few)", side="below")
-    return over_images(what, lambda s: ranks(s, distance), similarity, side="below", step=12 / (count**3 - count))
+    step = 12 / (count**3 - count)
+    return over_images(what, lambda s: ranks(s[known], distance[known]), similarity, side="below", step=step)
 
 
 def subsets(e: Evidence) -> Iterator[Assessment]:

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.analysis.attention.head_subsets import rank_interval
 from tests import peers
 
 
@@ -70,20 +69,6 @@ def test_mass_on_the_object_of_a_scene():
         sl.analysis.object_focus(model, sl.data.Arrays(np.zeros((4, 32, 32, 3), np.uint8), np.zeros(4, np.int64)))
     with pytest.raises(ValueError, match="method is one of"):
         sl.analysis.object_focus(model, data, methods=["magic"])
-
-
-def test_the_interval_of_a_rank_correlation():
-    """Within it lies the truth about nineteen times in twenty, for normal pairs of known rank correlation."""
-    rng, hits, truth = np.random.default_rng(0), 0, 6 / np.pi * np.arcsin(0.5 / 2)
-    for _ in range(400):
-        x = rng.normal(size=30)
-        y = 0.5 * x + np.sqrt(0.75) * rng.normal(size=30)
-        ranks = [np.argsort(np.argsort(v)) for v in (x, y)]
-        low, high = rank_interval(float(np.corrcoef(*ranks)[0, 1]), 30)
-        hits += low < truth < high
-    assert 0.91 < hits / 400 < 0.99
-    assert np.isnan(rank_interval(-0.5, 3)).all()
-    assert rank_interval(-1.0, 12)[1] < -0.99
 
 
 def test_by_frequency_of_the_class():

@@ -1,6 +1,5 @@
 """Local heads see like a CNN's lower layers: CKA of head subsets, from local to global (Raghu et al., figure 5)."""
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +10,18 @@ from torch import Tensor
 
 from sightline.analysis.attention.distance import attention_distance
 from sightline.analysis.embeddings import spearman
-from sightline.analysis.similarity.grams import SMALLEST, Sums, flat_grams
+from sightline.analysis.similarity.grams import SMALLEST, Grams, Watch
 from sightline.analysis.similarity.measures import gram
-from sightline.evals.interval import Z95
+from sightline.analysis.similarity.sums import PRINTED, Sums
+from sightline.evals.interval import jackknife
 from sightline.models.taps import record
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, select_layers
 from sightline.spec import Result
+
+LOWEST = 2  # blocks whose single heads are compared: those of the paper's figure 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +41,27 @@ class HeadSubsets(Result):
     subsets: tuple[tuple[int, ...], ...]  # numbers of the heads
     columns: tuple[str, ...]
     block: int
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
-    heads: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (single heads, layers), see `places`
+    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
+    # layers): the same without each group
+    heads: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (single heads, layers of the CNN)
     head_distance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    head_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))
-    places: tuple[tuple[int, int], ...] = ()  # block and number of each of the single heads
+    head_replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    places: tuple[tuple[int, int], ...] = ()  # block and number of each single head: all of the two lowest blocks
 
     def ranks(self) -> NDArray[np.float64]:
         """Spearman's rank correlation of CKA and distance, for each layer of the CNN; C7: clearly below 0."""
-        far = torch.from_numpy(self.distance)
-        return np.array([spearman(torch.from_numpy(c), far) for c in self.similarity.T])
+        return self._ranks(self.similarity)
+
+    def _ranks(self, similarity: NDArray) -> NDArray[np.float64]:
+        known = np.isfinite(self.distance)  # heads whose attention is all on prefix tokens have no distance
+        far = torch.from_numpy(self.distance[known])
+        return np.array([spearman(torch.from_numpy(c), far) for c in similarity[known].T.astype(np.float64)])
 
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean of `ranks`, for as many cases as there are subsets without a head in common."""
-        size = max(1, len(self.subsets[0]) if self.subsets else 1)
-        heads = len({h for subset in self.subsets for h in subset})
-        return rank_interval(float(np.mean(self.ranks())), heads // size)
+        """95 % interval over images of the mean of `ranks`; NaN where a file holds no replicates."""
+        value = float(np.mean(self.ranks()))
+        half = float(jackknife(np.array([np.mean(self._ranks(left)) for left in self.replicates])))
+        return max(value - half, -1.0), min(value + half, 1.0)
 
     def summary(self) -> dict[str, float]:
         low, high = self.interval()
@@ -64,15 +72,6 @@ class HeadSubsets(Result):
             "most local subset, mean CKA": float(self.similarity[0].mean()),
             "most global subset, mean CKA": float(self.similarity[-1].mean()),
         }
-
-
-def rank_interval(rank: float, cases: int) -> tuple[float, float]:
-    """95 % interval of a rank correlation by Fisher's z with the error of Bonett & Wright (2000); NaN under 4 cases."""
-    if cases < 4 or not abs(rank) <= 1:
-        return math.nan, math.nan
-    z = math.atanh(min(max(rank, -1 + 1e-12), 1 - 1e-12))
-    half = Z95 * math.sqrt((1 + rank**2 / 2) / (cases - 3))
-    return math.tanh(z - half), math.tanh(z + half)
 
 
 def head_subsets(
@@ -88,9 +87,9 @@ def head_subsets(
 ) -> HeadSubsets:
     """Heads of one block, sorted by attention distance, `size` neighbors at a time, against lower layers of a CNN.
 
-    The paper does not say how large its subsets are; here it is a quarter of the heads, at least one. By default the
-    CNN's layers are the outputs of its units in the first two stages. What a head found is taken before the heads are
-    mixed, all tokens.
+    The paper does not say how large its subsets are; here it is a quarter of the heads, at least one; `size=1` takes
+    every head alone. All single heads of the two lowest blocks are compared as well. By default the CNN's layers are
+    the outputs of its units in the first two stages. What a head found is taken before the heads are mixed, all tokens.
 
     >>> vit, cnn = sl.build("vit-nano4", classes=0), sl.build("bit-nano", classes=0)
     >>> found = sl.analysis.head_subsets(vit, cnn, sl.dataset("scenes/shape", num=16, size=32))
@@ -108,17 +107,21 @@ def head_subsets(
         raise ValueError(f"A subset has 1 to {len(order)} heads; got {size}.")
     subsets = [tuple(sorted(int(h) for h in order[i : i + size])) for i in range(len(order) - size + 1)]
     columns = _lower(other) if layers is None else select_layers(other, layers)
-    path = [p.path for p in s.parts if p.kind == "heads"][block]
-    watch = HeadGrams(s, path, subsets)
-    sums = Sums([str(h) for h in subsets], columns)
-    images = ImageSource(data=data, batch=batch, n=n)
+    places = [(b, h) for b in range(min(LOWEST, len(far))) for h in range(len(far[b]))]
+    watch = HeadGrams(s, [*((block, subset) for subset in subsets), *((b, (h,)) for b, h in places)])
+    images = ImageSource(data=data, batch=batch, n=n, distinct=True)
+    groups = ImageGroups(images.total, 0)
+    sums = Sums(watch.rows, columns, groups=groups.count)
+    theirs = Watch(other, columns, "all")
     with evaluation_mode(s, other):
         for made in images.batches([s, other], what="head subsets"):
             if len(made) >= SMALLEST:
-                sums.add(len(made), watch(made.images[0]), flat_grams(other, made.images[1], columns, "all")[0])
-    distance = np.array([far[block][list(h)].mean() for h in subsets])
+                member = torch.from_numpy(groups(made.index))
+                sums.add(len(made), watch(made.images[0]), theirs(made.images[1]), groups=member)
+    distance = np.array([far[b][list(h)].mean() for b, h in watch.subsets])
     how = {"n": sums.images, "batch": batch, "size": size, "tokens": "all", "block": block}
-    return replace(_result(s, other, sums, (tuple(subsets), distance), how), about=images.about(s, other))
+    found = _result(s, other, sums, (tuple(subsets), tuple(places), distance), how)
+    return replace(found, about=images.about(s, other))
 
 
 def _lower(s: ObservedModel) -> list[str]:
@@ -132,20 +135,26 @@ def _lower(s: ObservedModel) -> list[str]:
 class HeadGrams:
     """Gram matrices of subsets of heads: the sum of those of the heads, so each head is multiplied once."""
 
-    def __init__(self, s: ObservedModel, path: str, subsets: list[tuple[int, ...]]):
-        self.target, self.path, self.subsets = s, path, subsets
+    def __init__(self, s: ObservedModel, subsets: list[tuple[int, tuple[int, ...]]]):
+        self.target, self.subsets = s, subsets  # block and heads
+        paths = [p.path for p in s.parts if p.kind == "heads"]
+        self.paths = {b: paths[b] for b, _ in subsets}
+        self.rows = [str(i) for i in range(len(subsets))]
 
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+    def __call__(self, images: Tensor) -> Grams:
         def keep(path: str, value: Tensor) -> list[Tensor]:
             return [gram(head.detach().flatten(1)) for head in value.unbind(1)]
 
-        with record(self.target.model, self.path, keep=keep) as tape:
+        with record(self.target.model, *self.paths.values(), keep=keep) as tape:
             self.target.model(images)
-        return {str(h): torch.stack([tape[self.path][i] for i in h]).sum(0) for h in self.subsets}
+        each = ((tape[self.paths[b]], heads) for b, heads in self.subsets)
+        return Grams({row: torch.stack([all_[i] for i in heads]).sum(0) for row, (all_, heads) in zip(self.rows, each)})
 
 
 def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how: dict[str, Any]) -> HeadSubsets:
-    subsets, distance = heads
+    subsets, places, distance = heads
+    count, similarity = len(subsets), sums.cka().numpy()
+    left = sums.ways[PRINTED].without_groups().numpy().astype(np.float32)
     return HeadSubsets(
         title=f"Heads of block {how['block']} of {s.name} against {other.name}",
         caption=(
@@ -153,8 +162,13 @@ def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how:
             f"{len(sums.columns or ())} lower layers of the CNN: {how['n']:,} images."
         ),
         how=how,
-        similarity=sums.cka().numpy(),
-        distance=distance,
+        similarity=similarity[:count],
+        replicates=left[:, :count],
+        distance=distance[:count],
+        heads=similarity[count:],
+        head_distance=distance[count:],
+        head_replicates=left[:, count:],
+        places=places,
         subsets=subsets,
         columns=tuple(sums.columns or ()),
         block=how["block"],

@@ -2,42 +2,59 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from sightline.analysis.similarity.grams import NEIGHBORS, SMALLEST, Sums, flat_grams
-from sightline.evals.interval import t95
+from sightline.analysis.similarity.grams import NEIGHBORS, SMALLEST, Watch
+from sightline.analysis.similarity.measures import Metric, check_metric
+from sightline.analysis.similarity.sums import CALIBRATED, LEAN, PRINTED, UNTRAINED, WAYS, WITHIN, Sums
+from sightline.analysis.similarity.ways import OUTLIERS, PERMUTATIONS
+from sightline.evals.interval import jackknife
 from sightline.models.taps import paths
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Batch, Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
+from sightline.observe.twin import untrained
 from sightline.spec import About, Result
 
-PRINTED, CALIBRATED = "printed", "calibrated"
 ESTIMATOR = "<K^, L^> of U-centered Gram matrices, summed over batches before the ratio: a batch of m weighs m(m-3)"
 log = logging.getLogger("sightline.analysis")
+
+
+class CKAOptions(TypedDict, total=False):
+    """What else `sl.cka` takes: other ways to look at the same Gram matrices, and how neighbors are found."""
+
+    ways: Literal["all"] | Sequence[str]
+    neighbors: Metric
+
+
+def _none(*shape: int) -> Any:
+    return field(default_factory=lambda: np.zeros(shape))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CKA(Result):
     """Similarity of every pair of layers (Raghu et al., figures 1 and 2), and mutual neighbors as a second opinion.
 
+    `way` gives the same similarity in other ways: "calibrated" against permuted images, "within class", "without
+    outliers", and of the "untrained" twins of both models. Where a file does not hold a way, `has` says so.
+
     >>> import numpy as np
     >>> one = np.array([[1.0, 0.5], [0.5, 1.0]])
     >>> CKA = sl.analysis.CKA(title="", caption="", similarity=one, band=0 * one, knn=one, rows=("a", "b"),
     ...     columns=("a", "b"))
-    >>> CKA.summary()["mean"]
-    0.75
+    >>> CKA.summary()["mean"], CKA.has("within class")
+    (0.75, False)
     """
 
     similarity: NDArray[np.float64]  # (rows, columns), unbiased CKA; NaN where undefined, nothing clamped
-    band: NDArray[np.float64]  # half width of the 95 % interval: over repeats, with one repeat over batches; see `how`
+    band: NDArray[np.float64]  # half width of the 95 % interval over images; see `how`
     knn: NDArray[np.float64]  # (rows, columns), share of the k nearest neighbors in common
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -47,11 +64,11 @@ class CKA(Result):
     row_stages: tuple[int, ...] = ()  # of a CNN's layers, -1 for layers without one
     column_stages: tuple[int, ...] = ()
     ways: tuple[str, ...] = ()  # of `values`: "within class", "without outliers", "untrained"
-    values: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (ways, rows, columns)
-    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
-    p: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
-    null_mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
-    null_std: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    values: NDArray[np.float64] = _none(0, 0, 0)  # (ways, rows, columns)
+    replicates: NDArray[np.float32] = _none(0, 0, 0, 0)  # (printed and ways, groups, rows, columns): without each group
+    p: NDArray[np.float64] = _none(0, 0)  # (rows, columns), one-sided, of the printed value among permuted ones
+    null_mean: NDArray[np.float64] = _none(0, 0)  # of CKA under permuted image order
+    null_std: NDArray[np.float64] = _none(0, 0)
 
     def has(self, way: str) -> bool:
         """Whether this result holds a way."""
@@ -85,6 +102,9 @@ class CKA(Result):
         """The mean, and within one model how alike the lower and the upper half of its layers are (C1)."""
         s = self.similarity
         numbers = {"mean": _mean(s), "mean mutual kNN": _mean(self.knn), "largest band": _most(self.band)}
+        numbers |= {f"mean, {way}": _mean(self.way(way)) for way in WAYS[1:] if self.has(way)}
+        if self.p.size:
+            numbers["share of pairs with p of at most 0.05"] = float(np.mean(self.p[np.isfinite(self.p)] <= 0.05))
         if self.rows == self.columns:
             half = len(s) // 2
             numbers["lower half to upper half"] = _mean(s[:half, half:])
@@ -116,6 +136,7 @@ def cka(
     n: int | None = None,
     repeats: int = 1,
     seed: int = 0,
+    **options: Unpack[CKAOptions],
 ) -> CKA:
     """CKA of all pairs of layers of two models, or of one with itself (`b=None`), in one pass per repeat.
 
@@ -123,47 +144,61 @@ def cka(
     `tokens`: "all", "cls", "patches", "gap", or the number of one patch; for either a pair speaks of a and b apart.
     `n` images are drawn without replacement and mixed anew in each of the `repeats`; the paper takes 10,240 in
     batches of 1024, 20 times, and finds 2,560 in batches of 128, 10 times, just as good. A last batch of fewer than 4
-    is dropped, and said. The second opinion counts 10 neighbors within a batch. The band is that of the mean over
-    repeats; of a single repeat it comes from how far its batches are apart; with a single batch there is none (NaN).
+    is dropped, and said; so are images that are the same as others. The band is the 95 % interval over images.
+
+    `ways`: "all", or some of "calibrated" (against permuted image order, with p), "within class" (features centered per
+    class), "without outliers" (without the 1 % of images and of channels that carry most of the variance) and
+    "untrained" (the untrained twins of both models). `neighbors`: the second opinion counts 10 nearest neighbors within
+    a batch, by "cosine" or "euclidean" distance. Options are given by keyword.
 
     >>> model = sl.build("vit-nano4", classes=10)
-    >>> found = sl.cka(model, None, sl.dataset("scenes/shape", num=32, size=32), layers="blocks", batch=16)
-    >>> found.similarity.shape, bool(abs(found.similarity.diagonal() - 1).max() < 1e-9)
-    ((6, 6), True)
+    >>> found = sl.cka(model, None, sl.dataset("scenes/shape", num=32, size=32), layers="blocks", ways=["calibrated"])
+    >>> found.similarity.shape, bool(abs(found.similarity.diagonal() - 1).max() < 1e-9), float(found.p[0, 1])
+    ((6, 6), True, 0.01)
     """
-    whats = watches(a, b, layers, tokens)
-    observed = [what.target for what in whats]
+    ways, metric = check_ways(options.get("ways", ())), options.get("neighbors", "cosine")
+    check_metric(metric)
     check_repeats(repeats)
-    images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None or repeats > 1)
+    whats = watches(a, b, layers, tokens)
+    for what in whats:
+        what.metric, what.lean = metric, LEAN in ways
+    observed = [what.target for what in whats]
+    images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None or repeats > 1, distinct=True)
+    groups = ImageGroups(images.total, seed)
+    twins = [Watch(untrained(w.target, seed=seed), w.names, w.tokens) for w in whats] if UNTRAINED in ways else []
     runs, dropped = [], 0
-    with evaluation_mode(*observed):
+    with evaluation_mode(*observed, *(twin.target for twin in twins)):
         for r in range(repeats):
-            sums = Sums(whats[0].names, whats[1].names if len(whats) > 1 else None)
-            dropped += run(sums, whats, images.batches(observed, repeat=r, what="CKA"))
+            asked = [way for way in ways if way != CALIBRATED or r == 0]  # repeats share images: no second null
+            names = whats[0].names, whats[1].names if len(whats) > 1 else None
+            sums = Sums(*names, ways=asked, groups=groups.count, seed=seed)
+            dropped += run(sums, whats, images.batches(observed, repeat=r, what="CKA"), groups=groups, twins=twins)
             runs.append(sums)
     how = {"n": runs[0].images, "batch": batch, "repeats": repeats, "seed": seed, "dropped": dropped}
+    how |= {"duplicates": images.duplicates[0], "neighbors by": metric, "groups": groups.count}
     both = list({id(s.model): s for s in observed}.values())
     return _result(whats, runs, how, images.about(*both, repeats=repeats))
 
 
-class Watch:
-    """What is looked at in one model, and why some of it cannot be."""
-
-    def __init__(self, s: ObservedModel, layers: Layers, tokens: Tokens):
-        check_tokens(tokens)
-        self.target, self.tokens, self.names = s, tokens, select_layers(s, layers)
-        self.why: dict[str, str] = {}
-
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        names = [name for name in self.names if name not in self.why]
-        if not names:
-            return {}
-        grams, why = flat_grams(self.target, images, names, self.tokens)
-        self.why |= why
-        return grams
+def check_ways(ways: Any) -> tuple[str, ...]:
+    """The ways that are asked for, in their order; printed is always there."""
+    if ways == "all":
+        return WAYS[1:]
+    given = (ways,) if isinstance(ways, str) else tuple(ways)
+    if unknown := [way for way in given if way not in WAYS]:
+        known = ", ".join(map(repr, WAYS[1:]))
+        raise ValueError(f"ways is 'all' or some of {known}; got {unknown[0]!r}.")
+    return tuple(way for way in WAYS[1:] if way in given)
 
 
-def run(sums: Sums, whats: list[Watch], batches: Iterable[Batch]) -> int:
+def run(
+    sums: Sums,
+    whats: list[Watch],
+    batches: Iterable[Batch],
+    *,
+    groups: ImageGroups,
+    twins: Sequence[Watch] = (),
+) -> int:
     """One pass: add up what every batch says; returns how many images of a last, too small batch were left out."""
     left = 0
     for batch in batches:
@@ -171,10 +206,15 @@ def run(sums: Sums, whats: list[Watch], batches: Iterable[Batch]) -> int:
             left += len(batch)
             log.warning("The last batch has %d images, fewer than %d: left out of CKA.", len(batch), SMALLEST)
             continue
+        member = torch.from_numpy(groups(batch.index))
+        labels = batch.labels if batch.labels is not None and batch.labels.ndim == 1 else None
         found = [watch(images) for watch, images in zip(whats, batch.images)]
-        sums.add(len(batch), found[0], found[1] if len(whats) > 1 else None)
+        sums.add(len(batch), found[0], found[1] if len(whats) > 1 else None, groups=member, labels=labels)
+        if twins:
+            found = [watch(images) for watch, images in zip(twins, batch.images)]
+            sums.add_untrained(len(batch), found[0], found[1] if len(whats) > 1 else None, groups=member)
     if sums.images == 0 and not whats[0].why:
-        raise ValueError(f"CKA needs batches of at least {SMALLEST} images; got {left} images in all.")
+        raise ValueError(f"CKA needs batches of at least {SMALLEST} different images; got {left} images in all.")
     return left
 
 
@@ -188,8 +228,10 @@ def watches(a: Model, b: Model | None, layers: Any, tokens: Any) -> list[Watch]:
     one = observe(a)
     two = one if b is None or b is a else observe(b)
     some = tokens if isinstance(tokens, tuple) and len(tokens) == 2 else (tokens, tokens)
+    for choice in some:
+        check_tokens(choice)
     which = layers if _is_pair(layers, one, two) else (layers, layers)
-    made = [Watch(s, l, t) for s, l, t in zip((one, two), which, some)]
+    made = [Watch(s, select_layers(s, l), t) for s, l, t in zip((one, two), which, some)]
     same = one is two and which[0] == which[1] and some[0] == some[1]
     return made[:1] if same else made
 
@@ -202,22 +244,12 @@ def _is_pair(layers: Any, one: ObservedModel, two: ObservedModel) -> bool:
     return words or not (paths(one.model, layers[1]) and paths(two.model, layers[0]))
 
 
-def band(runs: list[Sums], values: Tensor) -> tuple[Tensor, str]:
-    """Half width of the 95 % interval and what it is over: the repeats, or the batches of the only one."""
-    count, batches = len(runs), runs[0].batches
-    if count > 1:
-        return t95(count - 1) * values.std(0) / count**0.5, f"95 %, Student's t over {count} repeats"
-    if batches < 2:
-        return torch.full_like(values[0], torch.nan), "none: one batch"
-    return t95(batches - 1) * runs[0].error(), f"95 %, Student's t over {batches} batches of one repeat, delta method"
-
-
 def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any], about: About) -> CKA:
     a, b = whats[0], whats[-1]
-    each = torch.stack([sums.cka() for sums in runs])
-    knn = torch.stack([sums.knn() for sums in runs]).mean(0)
-    width, over = band(runs, each)
-    for row in torch.isnan(each).any(0).all(1).nonzero().flatten().tolist() if len(whats) < 2 else ():
+    kept = [way for way, sums in runs[0].ways.items() if way == PRINTED or sums.total[1].nan_to_num().any()]
+    values = np.stack([np.mean([r.ways[way].cka().numpy() for r in runs], axis=0) for way in kept])
+    left = np.stack([np.mean([r.ways[way].without_groups().numpy() for r in runs], axis=0) for way in kept])
+    for row in np.isnan(values[0]).all(1).nonzero()[0].tolist() if len(whats) < 2 else ():
         a.why.setdefault(a.names[row], f"{a.names[row]} is undefined on these images")
     names = (a.target.name, b.target.name)
     title = f"CKA within {names[0]}" if len(whats) < 2 else f"CKA of {names[0]} and {names[1]}"
@@ -225,21 +257,18 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any], about: Ab
         f"Unbiased minibatch CKA of {len(a.names)} x {len(b.names)} layers: {how['n']:,} images, "
         f"batches of {how['batch']}, {how['repeats']} repeats, tokens {a.tokens} and {b.tokens}."
     )
-    how = {
-        **how,
-        "tokens": (a.tokens, b.tokens),
-        "neighbors": NEIGHBORS,
-        "estimator": ESTIMATOR,
-        "band": over,
-    }
+    if WITHIN in runs[0].ways and WITHIN not in kept:
+        how = {**how, "left out": f"{WITHIN}: no batch has two images of one class, or the images have no labels"}
+    more = {"tokens": (a.tokens, b.tokens), "neighbors": NEIGHBORS, "estimator": ESTIMATOR, "outliers": OUTLIERS}
+    over = f"95 %, delete-a-group jackknife over images, {len(left[0])} groups"
     return CKA(
         title=title,
         caption=caption,
-        how=how,
+        how={**how, **more, "band": over},
         about=about,
-        similarity=each.mean(0).numpy(),
-        band=width.numpy(),
-        knn=knn.numpy(),
+        similarity=values[0],
+        band=jackknife(left[0]),
+        knn=np.mean([r.knn().numpy() for r in runs], axis=0),
         rows=tuple(a.names),
         columns=tuple(b.names),
         row_blocks=blocks(a),
@@ -247,7 +276,24 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any], about: Ab
         reasons=a.why | b.why,
         row_stages=stages(a),
         column_stages=stages(b),
+        ways=tuple(kept[1:]),
+        values=values[1:],
+        replicates=left.astype(np.float32),
+        **calibration(runs[0]),
     )
+
+
+def calibration(sums: Sums) -> dict[str, NDArray[np.float64]]:
+    """p, and mean and spread of CKA under permuted image order; nothing where it was not asked for."""
+    if sums.null is None:
+        return {}
+    null, found = sums.null_cka().numpy(), sums.cka().numpy()
+    p = (1 + (null >= found - 1e-6).sum(0)) / (PERMUTATIONS + 1)  # the null is of float32
+    return {
+        "p": np.where(np.isfinite(found), p, np.nan),
+        "null_mean": null.mean(0),
+        "null_std": null.std(0, ddof=1),
+    }
 
 
 def blocks(what: Watch) -> tuple[int, ...]:

@@ -8,28 +8,35 @@ but float32 does: they lose all their digits in the Gram matrix otherwise.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+Metric = Literal["cosine", "euclidean"]
 
 SLICE = 1 << 14  # features that are multiplied at a time: sums of float32 products stay short
 BLOCK = 1 << 12  # features that are centered and multiplied at a time: their copy stays in the cache
 
 
-def gram(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
-    """The Gram matrix of centered features in float64, from products in the type of x.
+def raw_gram(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
+    """X X' in float64, from products in the type of x, half precision apart."""
+    return product(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
+
+
+def gram(x: Float[Tensor, "m p"], raw: Float[Tensor, "m m"] | None = None) -> Float[Tensor, "m m"]:
+    """The Gram matrix of centered features in float64, from products in the type of x; `raw` if it is known already.
 
     To center the features costs a third of the product, to center the Gram matrix nothing. It is as exact, as long as
     the mean that is taken off is no larger than what stays; otherwise the features are centered after all.
     """
-    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    raw = product(x)
+    raw = raw_gram(x) if raw is None else raw
     rows = raw.mean(0)
     k = raw - rows - rows[:, None] + rows.mean()
-    return k if k.trace() >= raw.trace() / 2 else centered_product(x)
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    return k if k.trace() >= raw.trace() / 2 else centered_product(x.float() if half else x)
 
 
 def product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
@@ -126,25 +133,44 @@ def linear_cka(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
     return hsic(x, y, biased=biased) / scale**0.5 if scale > 0 else float("nan")
 
 
-def neighbors(gram: Float[Tensor, "*l m m"], k: int) -> Float[Tensor, "*l m m"]:
-    """1 where column j is one of the k nearest rows of row i, from the Gram matrix alone; 0 elsewhere."""
-    square = gram.diagonal(dim1=-2, dim2=-1)
-    distance = square[..., :, None] + square[..., None, :] - 2 * gram
-    distance.diagonal(dim1=-2, dim2=-1).fill_(float("inf"))
-    nearest = distance.topk(k, largest=False).indices
-    return torch.zeros_like(gram, dtype=torch.float32).scatter_(-1, nearest, 1.0)
+def nearest(raw: Float[Tensor, "m m"], centered: Float[Tensor, "m m"], k: int, metric: Metric) -> Int[Tensor, "m k"]:
+    """The k nearest rows of each row, from Gram matrices alone: by cosine of the features as they are, or by distance."""
+    if metric == "cosine":
+        size = raw.diagonal().clamp(min=0).sqrt()
+        near = raw / (size[:, None] * size).clamp(min=torch.finfo(raw.dtype).tiny)
+    else:
+        square = centered.diagonal()
+        near = 2 * centered - square[:, None] - square
+    near.fill_diagonal_(-torch.inf)
+    return near.topk(k).indices
 
 
-def mutual_knn(x: Tensor, y: Tensor, *, k: int = 10) -> float:
+def neighbor_mask(indices: Int[Tensor, "m k"]) -> Float[Tensor, "m m"]:
+    """1 where column j is one of the nearest rows of row i; 0 elsewhere."""
+    m = len(indices)
+    return torch.zeros(m, m, device=indices.device).scatter_(-1, indices, 1.0)
+
+
+def check_metric(metric: Any) -> None:
+    if metric not in get_args(Metric):
+        raise ValueError(f"Neighbors are found by 'cosine' or 'euclidean'; got {metric!r}.")
+
+
+def mutual_knn(x: Tensor, y: Tensor, *, k: int = 10, metric: Metric = "cosine") -> float:
     """Share of the k nearest neighbors that a row has in both sets of features (Huh et al. 2024); chance: k / (m - 1).
+
+    They take neighbors by the cosine of the features; `metric="euclidean"` takes them by distance.
 
     >>> import torch
     >>> x = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
-    >>> sl.analysis.mutual_knn(x, x + 5), sl.analysis.mutual_knn(x, x.flip(0)) < 0.4
+    >>> sl.analysis.mutual_knn(x, 3 * x), sl.analysis.mutual_knn(x, x.flip(0)) < 0.4
+    (1.0, True)
+    >>> sl.analysis.mutual_knn(x, x + 5, metric="euclidean"), sl.analysis.mutual_knn(x, x + 5) < 1
     (1.0, True)
     """
     x, y = _checked(x, y)
+    check_metric(metric)
     if not 0 < k < len(x):
         raise ValueError(f"k lies between 1 and {len(x) - 1}, the other rows there are; got {k}.")
-    both = neighbors(gram(x), k) * neighbors(gram(y), k)
-    return (both.sum() / (k * len(x))).item()
+    masks = [neighbor_mask(nearest(raw_gram(z), gram(z), k, metric)) for z in (x, y)]
+    return (masks[0] * masks[1]).sum().item() / (k * len(x))
