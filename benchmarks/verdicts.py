@@ -1,9 +1,9 @@
 """Do the verdicts' 95 % intervals cover, and do they decide? `python -m benchmarks.verdicts [draws] [images]`.
 
 Photographs are a finite population: what a verdict's effect is over all of them is known. Samples are drawn from it
-again and again, the verdict is made of each as it is shipped, and its interval holds the population's value, or not. Without
-replacement a sample of n from N varies by sqrt(1 - n/N) of what it would in an endless population: intervals are
-shortened by that before they are asked.
+again and again, the verdict is made of each as it is shipped, and its interval holds the population's value, or not.
+Without replacement a sample of n from N varies by sqrt(1 - n/N) of what it would in an endless population: intervals
+are shortened by that before they are asked.
 
 Needs the shared data (SIGHTLINE_SHARED, or ../shared beside the checkout); without it nothing is done.
 """

@@ -145,7 +145,7 @@ class AdoptedViT(AdoptedModel):
                 f"A {type(module).__name__} cannot be adopted: {tuple(tokens.shape)} after its last norm are not "
                 f"{grid[0]} x {grid[1]} patches and a few prefix tokens."
             )
-        head = _head(module)
+        head, first = _head(module), _has_class_token(module, prefix)
         config = AdoptedConfig(
             library=library(module),
             kind="vit",
@@ -158,7 +158,8 @@ class AdoptedViT(AdoptedModel):
             prefix=prefix,
             heads=heads,
             patch=cell,
-            pool="cls" if prefix else "gap",
+            pool="cls" if first and getattr(module, "global_pool", "token") in ("token", "") else "gap",
+            class_token=first,
         )
         spec = image or spec_of(module, size, channels)
         made = cls(module, found, config=config, image=spec, parts=tuple(_parts(config)))
@@ -238,6 +239,13 @@ def _keep(seen: dict[str, Tensor], name: str) -> Any:
         seen[name] = output
 
     return keep
+
+
+def _has_class_token(module: nn.Module, prefix: int) -> bool:
+    """Whether the first prefix token is a class token: by the names of parameters, since registers alone are none."""
+    names = {name.rpartition(".")[2] for name, _ in module.named_parameters()}
+    named = any("cls" in name or "class" in name for name in names)
+    return prefix > 0 and (named or not any("reg" in name for name in names))
 
 
 def _head(module: nn.Module) -> nn.Module | None:

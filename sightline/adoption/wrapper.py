@@ -30,6 +30,7 @@ class AdoptedConfig:
     heads: int | None = None
     patch: tuple[int, int] | None = None
     pool: str = "gap"
+    class_token: bool = False  # the first of the prefix tokens
 
 
 class AdoptedModel(nn.Module):

@@ -10,7 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import jackknife, t95
 from sightline.models.taps import record
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, as_tokens, select_layers
@@ -34,12 +36,16 @@ class ReceptiveField(Result):
     centers: NDArray[np.float64]  # (layers, 2): y, x of the cell's center in pixels
     radii: NDArray[np.float64]  # (layers, 2): within which 50 % and 90 % of the mass lie, in pixels
     own: NDArray[np.float64]  # (layers,): mass on the cell's own pixels
-    radii_error: NDArray[np.float64] | None = None  # standard errors over groups of images; NaN for one group
+    radii_error: NDArray[np.float64] | None = None  # standard errors over images, by the jackknife; NaN for few images
     own_error: NDArray[np.float64] | None = None
     side: Literal["after", "before"] = "after"  # of the residual addition; before it, the branch alone
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
-    largest: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (layers,): see `own_is_largest`
-    largest_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    replicates: NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros((0, 0, 0))
+    )  # (groups of images, layers, 3):
+    # both radii and the own mass without each group
+    largest: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (layers,): share of the images in which
+    # no other cell of the layer's grid has more mass than the own one
+    largest_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (groups, layers)
 
     def summary(self) -> dict[str, float]:
         first, last = self.names[0], self.names[-1]
@@ -59,14 +65,20 @@ def mass_radii(
     >>> sl.analysis.mass_radii(field, (4.5, 4.5))
     [0.0, 0.0]
     """
-    if not field.sum() > 0:
-        return [float("nan")] * len(shares)
-    y = torch.arange(field.shape[0], dtype=torch.float64) + 0.5 - center[0]
-    x = torch.arange(field.shape[1], dtype=torch.float64) + 0.5 - center[1]
+    return all_radii(field[None], center, shares)[0].tolist()
+
+
+def all_radii(
+    fields: Float[Tensor, "g y x"], center: tuple[float, float], shares: Sequence[float] = (0.5, 0.9)
+) -> Float[Tensor, "g s"]:
+    """The same for several fields around one center; NaN for a field without mass."""
+    y = torch.arange(fields.shape[1], dtype=torch.float64) + 0.5 - center[0]
+    x = torch.arange(fields.shape[2], dtype=torch.float64) + 0.5 - center[1]
     far, order = torch.hypot(y[:, None], x[None, :]).flatten().sort()
-    mass = field.double().flatten().cpu()[order].cumsum(0)
-    mass = mass / mass[-1]
-    return [far[int((mass < share - 1e-9).sum())].item() for share in shares]
+    mass = fields.double().flatten(1).cpu()[:, order].cumsum(1)
+    whole = mass[:, -1:]
+    found = [far[(mass / whole < share - 1e-9).sum(1).clamp(max=len(far) - 1)] for share in shares]
+    return torch.where(whole > 0, torch.stack(found, dim=1), torch.nan)
 
 
 def receptive_field(
@@ -97,22 +109,22 @@ def receptive_field(
     if probes is not None and (isinstance(probes, bool) or probes < 1):
         raise ValueError(f"probes is a whole number from 1 up, or None for every channel; got {probes!r}.")
     random = torch.Generator().manual_seed(seed)
-    groups: list[Tensor] = []  # one sum of maps per batch of images: how far they differ is the error
     cells: dict[str, Cell] = {}
-    seen = 0
     source = ImageSource(data=data, batch=max(1, min(8, n // 4)), n=n, seed=seed)
+    groups = ImageGroups(source.total, seed)
+    sums = FieldSums(groups.count, len(names), s.image.size)
     with evaluation_mode(s, gradients=True):
         for made in source.batches([s], what="receptive field"):
             images = made.images[0].requires_grad_()
             with record(s.model, *names) as tape:
                 s.model(images)
-            groups.append(torch.zeros(len(names), *s.image.size, dtype=torch.float64))
+            member = torch.from_numpy(groups(made.index))
+            sums.images.index_add_(0, member, torch.ones(len(made), dtype=torch.float64))
             for i, name in enumerate(names):
                 cells[name] = Cell(s, name, tape[name], at)
-                groups[-1][i] = gradients(cells[name].value(tape[name]), images, probes, random)
-            seen += len(made)
-    how = {"n": seen, "probes": probes or "every channel", "seed": seed}
-    found = _result(s, names, torch.stack(groups), list(cells.values()), how=how, side=side)
+                sums.add(i, gradients(cells[name].value(tape[name]), images, probes, random), cells[name], member)
+    how = {"n": int(sums.images.sum()), "probes": probes or "every channel", "seed": seed, "groups": groups.count}
+    found = _result(s, names, sums, list(cells.values()), how=how, side=side)
     return replace(found, about=source.about(s))
 
 
@@ -138,13 +150,20 @@ class Cell:
         self.at = at if at is not None else (grid[0] // 2, grid[1] // 2)
         if not (0 <= self.at[0] < grid[0] and 0 <= self.at[1] < grid[1]):
             raise ValueError(f"{name} has {grid[0]} x {grid[1]} cells; there is no cell {self.at}.")
-        self.number = self.at[0] * grid[1] + self.at[1]
+        self.grid, self.number = grid, self.at[0] * grid[1] + self.at[1]
         self.patch = (s.image.size[0] / grid[0], s.image.size[1] / grid[1])
         self.center = ((self.at[0] + 0.5) * self.patch[0], (self.at[1] + 0.5) * self.patch[1])
 
     def value(self, layer: Tensor) -> Float[Tensor, "b d"]:
+        if layer.ndim == 4:  # not through `as_tokens`: the backward pass of batch norms is wrong for its strides
+            return layer[:, :, self.at[0], self.at[1]]
         found = as_tokens(layer, self.target, self.name)
         return found.tokens[:, found.prefix + self.number]
+
+    def is_largest(self, fields: Float[Tensor, "b y x"]) -> Tensor:
+        """For each image, whether no other cell of the grid has more mass than this one."""
+        cells = torch.nn.functional.adaptive_avg_pool2d(fields[:, None], self.grid).flatten(1)
+        return (cells[:, self.number] > 0) & (cells.argmax(1) == self.number)
 
     def share(self, field: Tensor) -> float:
         """Mass on the cell's own pixels."""
@@ -154,46 +173,61 @@ class Cell:
 
 def gradients(
     value: Float[Tensor, "b d"], images: Float[Tensor, "b c y x"], probes: int | None, random: torch.Generator
-) -> Float[Tensor, "y x"]:
-    """Mean |d value / d pixel| over channels of value and image, summed over the batch. Images do not mix."""
+) -> Float[Tensor, "b y x"]:
+    """Mean |d value / d pixel| over channels of value and image, of each image. Images do not mix."""
     width = value.shape[1]
     if probes is None:
         signs = torch.eye(width)
     else:  # E|sum of signed gradients| grows with the root of the width
         signs = torch.randint(0, 2, (probes, width), generator=random) * 2.0 - 1
         signs /= width**0.5
-    total = torch.zeros(images.shape[2:], dtype=torch.float64)
+    total = torch.zeros(len(images), *images.shape[2:], dtype=torch.float64)
     for row in signs.to(value):
         (g,) = torch.autograd.grad((value @ row).sum(), images, retain_graph=True)
-        total += g.abs().mean(1).double().sum(0).cpu()
+        total += g.abs().mean(1).double().cpu()
     return total / len(signs)
 
 
-def spread(groups: Tensor, cells: list[Cell]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Standard errors of radii and of the mass on the own cell, from one map per group of images and layer."""
-    maps = groups / groups.sum((2, 3), keepdim=True).clamp(min=1e-300)
-    radii = np.array([[mass_radii(m, c.center) for m, c in zip(group, cells)] for group in maps])
-    own = np.array([[c.share(m) for m, c in zip(group, cells)] for group in maps])
-    if len(groups) < 2:
-        return np.full(radii.shape[1:], np.nan), np.full(own.shape[1:], np.nan)
-    root = len(groups) ** 0.5
-    return radii.std(0, ddof=1) / root, own.std(0, ddof=1) / root
+class FieldSums:
+    """Sums of the maps of each group of images, and in how many of them the own cell has the most mass."""
+
+    def __init__(self, groups: int, layers: int, size: tuple[int, int]):
+        self.maps = torch.zeros(groups, layers, *size, dtype=torch.float64)
+        self.hits = torch.zeros(groups, layers, dtype=torch.float64)
+        self.images = torch.zeros(groups, dtype=torch.float64)
+
+    def add(self, layer: int, fields: Float[Tensor, "b y x"], cell: Cell, groups: Tensor) -> None:
+        self.maps[:, layer].index_add_(0, groups, fields)
+        self.hits[:, layer].index_add_(0, groups, cell.is_largest(fields).double())
+
+    def without_groups(self, cells: list[Cell]) -> NDArray[np.float64]:
+        """(groups, layers, 3): both radii and the own mass."""
+        if len(self.images) < 2:
+            return np.zeros((0, len(cells), 3))
+        left = _normalized(self.maps.sum(0) - self.maps)
+        radii = torch.stack([all_radii(left[:, i], c.center) for i, c in enumerate(cells)], dim=1)
+        own = torch.tensor([[c.share(m) for c, m in zip(cells, group)] for group in left], dtype=torch.float64)
+        return torch.cat([radii, own[..., None]], dim=2).numpy()
+
+
+def _normalized(maps: Float[Tensor, "*l y x"]) -> Float[Tensor, "*l y x"]:
+    return maps / maps.sum((-1, -2), keepdim=True).clamp(min=1e-300)
 
 
 def _result(
     s: ObservedModel,
     names: list[str],
-    groups: Tensor,
+    sums: FieldSums,
     cells: list[Cell],
     *,
     how: dict[str, Any],
     side: Literal["after", "before"],
 ) -> ReceptiveField:
-    total = groups.sum(0) / how["n"]
-    radii_error, own_error = spread(groups, cells)
-    mass = total.sum((1, 2), keepdim=True)
-    maps = total / mass.clamp(min=1e-300)
-    radii = np.array([mass_radii(m, c.center) for m, c in zip(maps, cells)])
+    total = sums.maps.sum(0) / how["n"]
+    maps = _normalized(total)
+    left = sums.without_groups(cells)
+    error = jackknife(left) / t95(len(left) - 1)
+    hits, n = sums.hits.numpy(), sums.images.numpy()
     where = "after the addition" if side == "after" else "of the branch, before the addition"
     return ReceptiveField(
         title=f"Effective receptive fields of {s.name}",
@@ -201,18 +235,16 @@ def _result(
             f"Mean absolute gradient of the middle cell (rows // 2, columns // 2 unless said) {where} with respect to "
             f"the pixels: {how['n']} images, {how['probes']} probes; each map sums to 1."
         ),
-        how={
-            **how,
-            "groups": len(groups),
-            "cells": {c.name: c.at for c in cells},
-            "gradient sums": mass.flatten().tolist(),
-        },
+        how={**how, "cells": {c.name: c.at for c in cells}, "gradient sums": total.sum((1, 2)).tolist()},
         maps=maps.numpy(),
         names=tuple(names),
         centers=np.array([c.center for c in cells]),
-        radii=radii,
+        radii=np.array([mass_radii(m, c.center) for m, c in zip(maps, cells)]),
         own=np.array([c.share(m) for c, m in zip(cells, maps)]),
-        radii_error=radii_error,
-        own_error=own_error,
+        radii_error=error[:, :2],
+        own_error=error[:, 2],
         side=side,
+        replicates=left,
+        largest=hits.sum(0) / n.sum(),
+        largest_replicates=(hits.sum(0) - hits) / (n.sum() - n)[:, None] if len(n) > 1 else np.zeros((0, len(cells))),
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from sightline.adoption.shortcuts import same_sum
 from sightline.models.parts import Part
 from sightline.models.taps import record
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import as_tokens
@@ -29,6 +30,9 @@ def skip_branch_ratio(skip: Float[Tensor, "b n d"], branch: Float[Tensor, "b n d
     """
     z, f = (t if t.dtype == torch.float64 else t.float() for t in (skip, branch))
     zz, ff, zf = z.square().sum(-1).double(), f.square().sum(-1).double(), (z * f).sum(-1).double()
+    if not (torch.isfinite(zz).all() and torch.isfinite(ff).all()):  # squares beyond float32: from 1e19 on
+        z, f = z.double(), f.double()
+        zz, ff, zf = z.square().sum(-1), f.square().sum(-1), (z * f).sum(-1)
     size, added, whole = zz.sqrt(), ff.sqrt(), (zz + 2 * zf + ff).clamp(min=0).sqrt()
     return torch.stack([size / added, zf / (size * added), (zz + zf) / (size * whole)])
 
@@ -57,7 +61,8 @@ class ResidualRatios(Result):
     class_token: NDArray[np.float64]  # (3 measures, additions), NaN without one
     per_token: NDArray[np.float64]  # (3 measures, additions, tokens), prefix first; no tokens for a CNN: maps differ
     reasons: dict[str, str] = field(default_factory=dict)
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, 4,
+    # additions): without each group, `ratio` and that of the class token, `cosine_sum` and that of the class token
 
     def of(self, sublayer: str) -> NDArray[np.intp]:
         """The rows of one kind of sublayer."""
@@ -102,25 +107,29 @@ def residual_ratios(
     sums = [p for p in s.parts if p.kind == "sum" and p.skip and p.branch]
     if not sums:
         raise ValueError(f"{s.name} does not say what is added to what, so skip and branch cannot be compared.")
-    watch = Additions(s, sums)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    groups = ImageGroups(images.total, seed)
+    watch = Additions(s, sums, groups.count)
     with evaluation_mode(s):
         for made in images.batches([s], what="residual study"):
+            watch.groups = torch.from_numpy(groups(made.index))
             with record(s.model, *watch.paths, keep=watch.keep):
                 s.model(made.images[0])
-            watch.images += len(made)
-    return _result(s, watch, {"n": watch.images, "batch": batch, "seed": seed}, images.about(s))
+            watch.images.index_add_(0, watch.groups, torch.ones(len(made)))
+    how = {"n": int(watch.images.sum()), "batch": batch, "seed": seed, "groups": groups.count}
+    return _result(s, watch, how, images.about(s))
 
 
 class Additions:
-    """Sums over images; a tensor is held only until the addition it takes part in is done."""
+    """Sums over the images of each group; a tensor is held only until the addition it takes part in is done."""
 
-    def __init__(self, s: ObservedModel, sums: list[Part]):
-        self.target, self.sums, self.images = s, {p.path: p for p in sums}, 0
+    def __init__(self, s: ObservedModel, sums: list[Part], count: int):
+        self.target, self.sums, self.images = s, {p.path: p for p in sums}, torch.zeros(count)
+        self.groups = torch.zeros(0, dtype=torch.long)  # of the images of the current batch
         self.paths = list(dict.fromkeys(q for p in sums for q in (p.skip, p.branch, p.path) if q))
         self.skips = {p.skip for p in sums}
         self.held: dict[str, Tensor] = {}
-        self.total: dict[str, Tensor] = {}  # (3, tokens)
+        self.total: dict[str, Tensor] = {}  # (groups, 3, tokens)
         self.prefix: dict[str, int] = {}
         self.why: dict[str, str] = {}
 
@@ -142,8 +151,13 @@ class Additions:
             return
         layer = as_tokens(skip, self.target, path)
         z, f = layer.tokens, as_tokens(branch, self.target, path).tokens
+        if not (torch.isfinite(z).all() and torch.isfinite(f).all()):
+            self.why[path] = f"{path}: skip or branch holds NaN or infinite values; run the model in float32"
+            return
         self.prefix[path] = layer.prefix
-        self.total[path] = self.total.get(path, 0) + skip_branch_ratio(z, f).sum(1).cpu()
+        found = skip_branch_ratio(z, f).transpose(0, 1).cpu()  # (images, 3, tokens)
+        empty = torch.zeros(len(self.images), *found.shape[1:], dtype=torch.float64)
+        self.total.setdefault(path, empty).index_add_(0, self.groups, found)
 
 
 def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: About) -> ResidualRatios:
@@ -151,20 +165,25 @@ def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: Abou
     tokens = s.prefix + s.grid[0] * s.grid[1] if s.attention_blocks else 0
     patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
     each = np.full((3, len(names), tokens), np.nan)
+    left = np.full((len(watch.images), 4, len(names)), np.nan)
+    n = watch.images.double().numpy()
     for i, name in enumerate(names):
         if name in watch.total and name not in watch.why:
-            mean = (watch.total[name] / watch.images).numpy()
-            prefix = watch.prefix[name]
+            groups, prefix = watch.total[name].numpy(), watch.prefix[name]
+            mean = groups.sum(0) / n.sum()
             patches[:, i] = mean[:, prefix:].mean(1)
-            if prefix:
-                first[:, i] = mean[:, 0]
+            with np.errstate(invalid="ignore", divide="ignore"):  # an infinite ratio, or all images in one group
+                less = (groups.sum(0) - groups)[:, [0, 2]] / (n.sum() - n)[:, None, None]
+            left[:, 0::2, i] = less[:, :, prefix:].mean(2)
+            if s.class_token and prefix:
+                first[:, i], left[:, 1::2, i] = mean[:, 0], less[:, :, 0]
             if mean.shape[1] == tokens:
                 each[:, i] = mean
     parts = watch.sums.values()
     return ResidualRatios(
         title=f"Skip connections of {s.name}",
         caption=(
-            f"|z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)) of {len(names)} additions, over {watch.images:,} "
+            f"|z| / |f(z)|, cos(z, f(z)) and cos(z, z + f(z)) of {len(names)} additions, over {how['n']:,} "
             "images; z is the skip, f(z) the branch as it is added. Rows run from the first block to the last."
         ),
         how={**how, "tokens": "each, the class token apart", "axis": "first block first"},
@@ -178,4 +197,5 @@ def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: Abou
         class_token=first,
         per_token=each,
         reasons=watch.why,
+        replicates=left,
     )

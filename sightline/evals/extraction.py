@@ -124,7 +124,8 @@ class ExtractionPass:
 
     def pool(self, name: str, tokens: Tensor, prefix: int) -> Tensor:
         try:
-            return pool_tokens(tokens, self.tokens, prefix=prefix, own=self.target.own_pool)
+            s = self.target
+            return pool_tokens(tokens, self.tokens, prefix=prefix, own=s.own_pool, class_token=s.class_token)
         except MissingTokenError as error:
             raise ValueError(f"{name} {error}: tokens={self.tokens!r} is not possible; use 'gap' or 'first'.") from None
 
@@ -152,6 +153,7 @@ class ExtractionPass:
             "images": len(dataset),
             "tokens": self.tokens,
             "pooling": self.target.own_pool,
+            "class token": self.target.class_token,
             "maps": self.maps,
             "image": asdict(self.target.image),
         }

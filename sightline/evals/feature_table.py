@@ -103,10 +103,10 @@ class FeatureTable:
         whole = [k for k, v in self.layers.items() if v.ndim == 3]
         if not whole:
             raise ValueError("Only features with all tokens can be reduced: extract with tokens='all'.")
-        own = str(self.how.get("pooling", "gap"))
+        own, first = str(self.how.get("pooling", "gap")), bool(self.how.get("class token", True))
         try:
             made = {
-                k: pool_tokens(v, tokens, prefix=self.prefix.get(k, 0), own=own) if k in whole else v
+                k: pool_tokens(v, tokens, prefix=self.prefix.get(k, 0), own=own, class_token=first) if k in whole else v
                 for k, v in self.layers.items()
             }
         except MissingTokenError as error:

@@ -25,6 +25,9 @@ class ObservedModel:
     grid: tuple[int, int]
     prefix: int
     pool: str  # "cls" or "gap": what the head reads
+    class_token: bool = (
+        False  # whether the first of the prefix tokens is one; registers and distillation tokens are not
+    )
     width: int = 0  # of the last tokens, or channels of the last map
     given_name: str = ""
 
@@ -71,7 +74,7 @@ class ObservedModel:
     @property
     def own_pool(self) -> Literal["cls", "gap"]:
         """How the model pools its last tokens: by its class token, or by a mean."""
-        return "cls" if self.pool == "cls" and self.prefix else "gap"
+        return "cls" if self.pool == "cls" and self.class_token else "gap"
 
     @property
     def classes(self) -> int:
@@ -109,8 +112,12 @@ def observe(model: Model, *, image: ImageSpec | None = None) -> ObservedModel:
     made = ObservedModel(model=model, image=spec, parts=identity.parts(model), grid=(1, 1), prefix=0, pool="gap")
     with evaluation_mode(made):
         out = model.features(made.blank())  # type: ignore[operator]
-    pool = getattr(identity.plan_of(model), "pool", "cls" if out.prefix.shape[1] else "gap")
-    return replace(made, grid=out.grid, prefix=out.prefix.shape[1], pool=pool, width=out.tokens.shape[-1])
+    plan, prefix = identity.plan_of(model), out.prefix.shape[1]
+    known = getattr(plan, "class_token", None)
+    first = prefix > 0 if known is None else bool(known)
+    pool = getattr(plan, "pool", "cls" if first else "gap")
+    pool = "gap" if pool == "cls" and not first else pool
+    return replace(made, grid=out.grid, prefix=prefix, pool=pool, class_token=first, width=out.tokens.shape[-1])
 
 
 def place(model: nn.Module) -> tuple[torch.device, torch.dtype]:

@@ -121,8 +121,11 @@ def _prefix(count: int, s: ObservedModel, part: Part | None) -> int:
     return extra if 0 <= extra <= s.prefix else 0
 
 
-def pool_tokens(x: Tensor, tokens: Tokens, *, prefix: int, own: str) -> Tensor:
-    """The chosen tokens: (b, d), or (b, n, d) for "all" and "patches". `own` is how the model itself pools."""
+def pool_tokens(x: Tensor, tokens: Tokens, *, prefix: int, own: str, class_token: bool) -> Tensor:
+    """The chosen tokens: (b, d), or (b, n, d) for "all" and "patches". `own` is how the model itself pools.
+
+    `class_token`: whether the first of the prefix tokens is one; a register is not.
+    """
     if tokens == "pooled":
         tokens = "cls" if own == "cls" and prefix else "gap"
     match tokens:
@@ -131,7 +134,7 @@ def pool_tokens(x: Tensor, tokens: Tokens, *, prefix: int, own: str) -> Tensor:
         case "patches":
             return x[:, prefix:]
         case "cls":
-            if prefix == 0:
+            if prefix == 0 or not class_token:
                 raise MissingTokenError("has no class token")
             return x[:, 0]
         case "first":
@@ -152,7 +155,8 @@ def select_tokens(value: Tensor, tokens: Tokens, s: ObservedModel, path: str) ->
     if tokens == "all" or value.ndim == 2:
         return value.flatten(1)  # row by row whatever the layout is: CKA does not depend on the order of features
     layer = as_tokens(value, s, path)
-    return pool_tokens(layer.tokens, tokens, prefix=layer.prefix, own=s.own_pool).flatten(1)
+    rows = pool_tokens(layer.tokens, tokens, prefix=layer.prefix, own=s.own_pool, class_token=s.class_token)
+    return rows.flatten(1)
 
 
 def like_last(x: Tensor, *, channels: int, grid: tuple[int, int]) -> Tensor:

@@ -26,11 +26,11 @@ def untrained(s: ObservedModel, *, seed: int = 0) -> ObservedModel:
     if callable(initialize):
         initialize(torch.Generator().manual_seed(key))
     else:
-        _reset(model, key)
+        reset(model, key)
     return replace(s, model=model.to(device=device, dtype=dtype), given_name=f"{s.name}, untrained")
 
 
-def _reset(model: nn.Module, key: int) -> None:
+def reset(model: nn.Module, key: int) -> None:
     """Initial values by the modules' own rules, which draw from the global random state: it is put back afterwards."""
     own = {id(p) for m in model.modules() if hasattr(m, "reset_parameters") for p in m.parameters(recurse=False)}
     with torch.random.fork_rng(devices=[]), torch.no_grad():

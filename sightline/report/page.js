@@ -118,11 +118,14 @@
         out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${text}${bar}` : "Point at a cell, tap it, or use the arrow keys.";
       };
       onPoint(canvas, () => [x, y, columns, rows], (a, b) => { x = a; y = b; touched = true; draw(); }, host.dataset.alt);
-      select.addEventListener("change", () => { shown = +select.value; draw(); });
+      const legend = scale(d.planes[0].top, d.planes[0].name), note = make("div", { className: "axis" });
+      const explain = () => { legend.lastChild.textContent = d.planes[shown].name; note.textContent = (d.notes || {})[d.planes[shown].name] || ""; };
+      select.addEventListener("change", () => { shown = +select.value; explain(); draw(); });
       const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer at the bottom" : ""} · → ${d.column || "second model"}`;
       const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas,
         make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}, the first at the lower left` : title }),
-        scale(d.planes[0].top, d.planes[0].name)));
+        legend, note));
+      explain();
       host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", select))] : []), stage, out);
       draw();
       return {};

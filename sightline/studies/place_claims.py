@@ -3,43 +3,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sightline.analysis.similarity.localization import Localization
+from sightline.analysis.similarity.localization import Localization, own_minus_other, share_of_hits
 from sightline.studies.effects import Effect, Part, missing, over_images
 from sightline.studies.evidence import Evidence, Model, couples
 from sightline.studies.verdict import Assessment
 
 OWN = "CKA of interior tokens with their own patch minus that with others"
-
-
-def interior(grid: tuple[int, int]) -> NDArray[np.bool_]:
-    """Cells that are not at the border, where other things are the same as well; all cells of a grid without any."""
-    inside = np.zeros(grid, dtype=bool)
-    inside[1:-1, 1:-1] = True
-    return inside.ravel() if inside.any() else np.ones(inside.size, dtype=bool)
-
-
-def contrast(maps: NDArray) -> float:
-    """Mean CKA of interior tokens with their own patch, minus that with the other interior patches.
-
-    The others are interior patches as well: a token that knows nothing but the whole image is more similar to patches
-    in the middle than to those at the border, whichever token it is, and would seem to know its place.
-    """
-    inside = interior(maps.shape[1:])
-    square = maps.reshape(len(maps), -1)[np.ix_(inside, inside)]
-    own = np.eye(len(square), dtype=bool)
-    known = np.isfinite(square)
-    if len(square) < 2 or not known[own].any():
-        return float("nan")
-    return float(square[own & known].mean() - square[~own & known].mean())
-
-
-def hits(r: Localization) -> float:
-    """Share of interior tokens that are most similar to their own patch."""
-    flat = r.maps.reshape(len(r.maps), -1)
-    best = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
-    return float(best[interior(r.grid) & ~np.isnan(flat).all(1)].mean())
 
 
 def part(r: Localization) -> Part:
@@ -51,18 +21,18 @@ def _note(*results: Localization) -> str:
     said = []
     for r in results:
         grown = f" ({r.hits[0, 1]:.0%} with {r.hits[0, 0]:.0f})" if len(r.hits) > 1 else ""
-        said.append(f"{hits(r):.0%} of interior tokens with {int(r.how.get('n', 0)):,} images{grown}")
+        said.append(f"{share_of_hits(r.maps):.0%} of interior tokens with {int(r.how.get('n', 0)):,} images{grown}")
     return f"own patch most similar of all: {'; '.join(said)}"
 
 
 def own_place(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(e.of("vit", pool="cls"), Localization):
-        effect = over_images(OWN, contrast, part(r))
+        effect = over_images(OWN, own_minus_other, part(r))
         yield Assessment(models=(m.id,), effects=(effect,), note=_note(r), images=r.about.images)
 
 
 def difference(what: str, a: Localization, b: Localization) -> Effect:
-    return over_images(what, lambda x, y: contrast(x) - contrast(y), part(a), part(b))
+    return over_images(what, lambda x, y: own_minus_other(x) - own_minus_other(y), part(a), part(b))
 
 
 def comparable(a: Localization, b: Localization) -> str:
@@ -91,8 +61,8 @@ def _earlier(a: Localization, b: Localization) -> tuple[Effect, Effect]:
         return missing(more), missing(less)
     earlier = b.earlier, b.earlier_replicates
     return (
-        over_images(more, lambda x, y: float(np.nanmax(x)) - contrast(y), earlier, part(b)),
-        over_images(less, lambda x, y: contrast(x) - float(np.nanmax(y)), part(a), earlier),
+        over_images(more, lambda x, y: float(np.nanmax(x)) - own_minus_other(y), earlier, part(b)),
+        over_images(less, lambda x, y: own_minus_other(x) - float(np.nanmax(y)), part(a), earlier),
     )
 
 

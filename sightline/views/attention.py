@@ -46,13 +46,24 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
 
 
 def distance_sentence(r: AttentionDistance) -> str:
-    low, high = r.pixels[0], r.pixels[-1]
-    far = float((r.pixels > 2 / 3 * r.uniform).mean())
-    return (
-        f"The mean attention distance of the first block's heads is {low.min():.0f} to {low.max():.0f} pixels, of the "
-        f"last block's {high.min():.0f} to {high.max():.0f}; uniform attention would have {r.uniform:.0f}. "
-        f"{percent(far)} of all heads exceed two thirds of that."
+    known = r.pixels[np.isfinite(r.pixels)]
+    none = r.pixels.size - known.size
+    without = (
+        f" {none} of {r.pixels.size} heads spend all attention on prefix tokens and have no distance." if none else ""
     )
+    if not known.size:
+        return without.strip()
+    far = float((known > 2 / 3 * r.uniform).mean())
+    return (
+        f"The mean attention distance of the first block's heads is {_range(r.pixels[0])}, of the "
+        f"last block's {_range(r.pixels[-1])}; uniform attention would have {r.uniform:.0f}. "
+        f"{percent(far)} of all heads exceed two thirds of that.{without}"
+    )
+
+
+def _range(pixels: NDArray) -> str:
+    known = pixels[np.isfinite(pixels)]
+    return f"{known.min():.0f} to {known.max():.0f} pixels" if known.size else "none"
 
 
 DISTANCE = View(

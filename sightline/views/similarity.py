@@ -25,6 +25,20 @@ def draw_cka(r: CKA, ax: Any) -> None:
 
 
 def cka_sentence(r: CKA) -> str:
+    return _printed_sentence(r) + _ways_sentence(r)
+
+
+def _ways_sentence(r: CKA) -> str:
+    """The mean of all pairs looked at in the other ways."""
+    means = [f"{np.nanmean(value):.2f} {name[5:]}" for name, value in other_ways(r).items() if np.isfinite(value).any()]
+    if not means:
+        return ""
+    known = r.p[np.isfinite(r.p)]
+    beyond = f"; {percent(float(np.mean(known <= 0.05)))} of the pairs have p ≤ 0.05" if known.size else ""
+    return f" Mean of all pairs in other ways: {', '.join(means)}{beyond}."
+
+
+def _printed_sentence(r: CKA) -> str:
     s = r.similarity
     if r.rows == r.columns and len(s) > 1:
         half = len(s) // 2
@@ -41,12 +55,33 @@ def cka_sentence(r: CKA) -> str:
     )
 
 
+NOTES = {
+    "CKA": "As the papers print it: unbiased, summed over batches.",
+    "CKA, calibrated": "Minus what permuted images give, divided by 1 minus that.",
+    "p": "Share of 100 values, the observed one and 99 of permuted images, that are at least as large as the observed one.",
+    "CKA, within class": "Features centered per class: alike beyond telling the classes apart.",
+    "CKA, without outliers": "Without the 1 % of images and of channels that carry most of the variance.",
+    "CKA, untrained": "The same layers before training: what the architecture alone makes alike.",
+    "mutual neighbors": "Share of the 10 nearest images that two layers have in common.",
+    "± of CKA": "Half of the 95 % interval over images.",
+}
+
+
+def other_ways(r: CKA) -> dict[str, Any]:
+    """CKA in every other way that a result holds, by its name."""
+    ways = ("calibrated", "within class", "without outliers", "untrained")
+    return {f"CKA, {way}": r.way(way) for way in ways if r.has(way)}
+
+
 def cka_payload(r: CKA, room: int) -> Payload:
     names = model_names(r) or [""]
-    planes = {"CKA": r.similarity, "mutual neighbors": r.knn}
+    planes = {"CKA": r.similarity, **other_ways(r)}
+    planes |= {"p": r.p} if r.p.size else {}
+    planes["mutual neighbors"] = r.knn
     if np.isfinite(r.band).any():
         planes["± of CKA"] = r.band
-    return heat_map(planes, (r.rows, r.columns), lower=True, row=names[0], column=names[-1])
+    notes = {name: NOTES[name] for name in planes}
+    return heat_map(planes, (r.rows, r.columns), lower=True, row=names[0], column=names[-1], notes=notes)
 
 
 def cka_variant(r: CKA) -> str:

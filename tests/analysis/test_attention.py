@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.adoption.attention import explicit_attention
+from sightline.analysis.attention.distance import HeadSums, _result
 from sightline.observe.attention import attention_probs
 from sightline.observe.model import evaluation_mode, observe
+from sightline.spec import About
 from tests import peers
 
 
@@ -275,3 +277,35 @@ def test_maps_of_heads():
         sl.analysis.attention_maps(adopted, images, block=3)
     with pytest.raises(ValueError, match="no patch 16"):
         sl.analysis.attention_maps(adopted, images, query=16)
+
+
+@pytest.mark.parametrize("kept", [0.0, 1e-9])
+def test_a_head_that_looks_at_prefix_tokens_alone_has_no_distance(kept):
+    """It is not local: it has no distance, is left out of means, and counted."""
+    model = sl.build("vit-nano4", classes=5, depth=2)
+    images = torch.rand(3, 3, 32, 32)
+    s = observe(model)
+    sums = HeadSums(s, 3)
+    sums.groups, sums.images = torch.arange(3), 3
+    probs = torch.rand(3, 4, 65, 65).softmax(-1)
+    gone = probs.clone()
+    gone[:, 1, 1:, :] = kept / 64
+    gone[:, 1, 1:, 0] = 1 - kept
+    sums.keep(0, probs)
+    sums.keep(1, gone)
+    found = _result(s, sums, {"proof": ""}, About())
+    assert np.isnan(found.pixels[1, 1])
+    assert np.isfinite(found.pixels).sum() == 7
+    assert found.missing[1, 1] == 1
+    assert found.missing.sum() == 1
+    assert found.summary()["heads without a distance"] == 1
+    assert found.summary()["upper half, mean"] == pytest.approx(np.nanmean(found.pixels[1]))
+    assert "1 of 8 heads" in found.caption
+    assert found.sorted_heads()[-1][1] == sorted(found.pixels[1][[0, 2, 3]].tolist())
+    want = sl.analysis.mean_distance(gone.double(), (8, 8), patch=4).mean(0)
+    np.testing.assert_allclose(found.pixels[1], want, rtol=1e-5)
+    whole = sl.attention_distance(model, images)
+    assert (whole.missing == 0).all()
+    single = np.array([sl.attention_distance(model, images[[i]]).pixels for i in range(3)])
+    want = np.sort((single.sum(0) - single) / 2, axis=0)
+    np.testing.assert_allclose(np.sort(whole.replicates, axis=0), want, rtol=1e-5)

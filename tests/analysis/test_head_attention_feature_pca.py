@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.analysis.attention.head_attention import join
@@ -25,12 +27,18 @@ def test_gaze_is_the_attention(data):
             np.testing.assert_allclose(row, whole.maps[image, head].ravel(), atol=found.peaks.max() / 255)
 
 
-def test_joined_cells_keep_the_mass():
-    rows = torch.rand(2, 3, 17, 16).softmax(-1)
-    small, grid = join(rows, (4, 4), 1)
-    assert grid == (2, 2)
-    assert small.shape == (2, 3, 5, 4)
-    torch.testing.assert_close(small.sum(-1), torch.ones(2, 3, 5))
+@given(height=st.integers(1, 9), width=st.integers(1, 9), first=st.integers(0, 1))
+def test_joined_cells_keep_the_mass(height, width, first):
+    """Rows sum to 1 on every grid, and what a cell receives is the sum over the cells it is made of."""
+    cells = height * width
+    rows = torch.rand(2, 3, first + cells, cells).softmax(-1)
+    small, grid = join(rows, (height, width), first)
+    assert grid == (-(-height // 2), -(-width // 2))
+    assert small.shape == (2, 3, first + grid[0] * grid[1], grid[0] * grid[1])
+    torch.testing.assert_close(small.sum(-1), torch.ones(small.shape[:-1]))
+    corner = rows[..., :1, :].unflatten(-1, (height, width))[..., :2, :2].sum((-1, -2))
+    if first:
+        torch.testing.assert_close(small[..., :1, 0], corner)
 
 
 def test_a_large_model_is_joined_and_says_so(data, monkeypatch):

@@ -35,8 +35,21 @@ def test_closed_form_is_least_squares(parts):
     rows = torch.cat([wide[0], 2.0**5 * torch.eye(wide[0].shape[1])])  # the root of l2 = 2**10
     weights = torch.linalg.lstsq(rows, torch.cat([y, torch.zeros(len(rows) - len(y), y.shape[1])])).solution
     want = ((wide[1] @ weights).argmax(1).numpy() == test.labels).mean()
-    found = sl.layer_probes(model, *parts, shots=None)
+    fixed = sl.evals.LinearProbe(l2=2.0**10)
+    found = sl.layer_probes(model, *parts, shots=None, with_probe=fixed)
     assert found.accuracy[found.curves.index("model; mean of patches"), 0] == pytest.approx(want)
+    assert "l2 = 1,024, fixed" in found.caption
+
+
+def test_l2_is_tuned_on_held_out_training_images(parts):
+    model = sl.build("vit-nano4", depth=1)
+    train, test = (sl.extract(model, part, layers="blocks", tokens="gap") for part in parts)
+    found = sl.layer_probes(model, *parts, shots=None)
+    want = sl.evals.LinearProbe(l2="sweep").fit(train).score(test)
+    assert found.accuracy[found.curves.index("model; mean of patches"), 0] == pytest.approx(want)
+    assert "l2 tuned on held-out training images" in found.caption
+    tokens = sl.analysis.token_probes(sl.build("vit-nano4", patch=16, depth=1), *parts, layers=(0,), shots=None)
+    assert "l2 tuned" in tokens.caption
 
 
 def test_maps_of_tokens(parts):

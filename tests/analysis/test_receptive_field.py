@@ -92,3 +92,47 @@ def test_other_libraries_and_errors(images):
         sl.receptive_field(model, images, layers="embed", side="before")
     with pytest.raises(ValueError, match="probes is"):
         sl.receptive_field(model, images, probes=0)
+
+
+class Unit(nn.Module):
+    """A residual unit that ends with batch norm, as ResNets do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1))
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return x + self.norm(self.body(x))
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_one_image_at_a_time_is_as_good_as_two(side):
+    """A batch of one through batch norm: the gradient of one cell of the branch must not depend on its strides."""
+    torch.manual_seed(0)
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), Unit(), Unit(), *head).eval()
+    for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
+        nn.init.uniform_(norm.weight, 0.5, 2)
+        nn.init.uniform_(norm.running_var, 0.5, 2)
+    model = sl.adopt(net, image=sl.ImageSpec(size=(32, 32)))
+    images = torch.rand(8, 3, 32, 32)
+    found = sl.receptive_field(model, images, n=8, probes=None, side=side)  # in batches of two
+    alone = [sl.receptive_field(model, images[i : i + 1], n=1, probes=None, side=side) for i in range(8)]
+    sums = np.array([one.how["gradient sums"] for one in alone])
+    want = np.stack([one.maps for one in alone]) * sums[:, :, None, None]
+    want = want.sum(0) / want.sum((0, 2, 3))[:, None, None]
+    np.testing.assert_allclose(found.maps, want, atol=1e-6)
+
+
+def test_replicates_and_the_largest_cell(images):
+    model = sl.build("vit-nano4", classes=5, depth=2)
+    found = sl.receptive_field(model, images, n=4)
+    assert found.replicates.shape == (4, 2, 3)
+    np.testing.assert_allclose(found.replicates[:, :, 2].mean(0), found.own, atol=0.02)
+    single = [sl.receptive_field(model, images[[i]], n=1) for i in range(4)]
+    cells = np.stack([one.maps.reshape(2, 8, 4, 8, 4).sum((2, 4)).reshape(2, 64).argmax(1) == 36 for one in single])
+    assert found.largest.shape == (2,)
+    assert set(found.largest.tolist()) <= {0, 0.25, 0.5, 0.75, 1}
+    assert np.abs(found.largest - cells.mean(0)).max() <= 0.5  # random probes differ between the two
+    assert found.largest_replicates.shape == (4, 2)

@@ -123,3 +123,52 @@ def test_a_block_without_skips_has_no_ratio(images):
     assert np.isnan(found.ratio[2:4]).all()
     assert np.isfinite(found.ratio[[0, 1, 4, 5]]).all()
     assert "no skip connection" in found.reasons["blocks.1.attn_sum"]
+
+
+def test_registers_are_no_class_token(images):
+    """A model that averages its patches and has registers: the first of them is not read as a class token."""
+    gap = sl.build("vit-nano4", classes=5, depth=2, pool="gap", registers=3)
+    found = sl.residual_ratios(gap, images)
+    assert np.isnan(found.class_token).all()
+    assert np.isfinite(found.ratio).all()
+    assert found.per_token.shape[2] == 3 + 64
+    assert np.isfinite(sl.residual_ratios(sl.build("vit-nano4", depth=2, registers=3), images).class_token).all()
+    assert "no class token" in sl.cka(gap, None, images, layers="blocks", tokens="cls").reasons["blocks.0.mlp_sum"]
+    with pytest.raises(ValueError, match="no class token"):
+        sl.extract(gap, sl.dataset("scenes/shape", num=4, size=32), layers=[0], tokens="cls")
+    assert sl.localization(gap, images).class_token.shape[0] == 0
+    assert sl.head_attention(gap, images[:1]).prefix == 0
+
+
+@pytest.mark.parametrize("pool", ["avg", "token"])
+def test_registers_of_another_library(images, pool):
+    settings = {"class_token": pool == "token", "global_pool": pool, "reg_tokens": 2, "num_classes": 5}
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
+    model = sl.adopt(peers.timm.models.VisionTransformer(**small, **settings))
+    found = sl.residual_ratios(model, images)
+    assert np.isfinite(found.class_token).all() == (pool == "token")
+    assert found.about.models[0].pool == ("cls" if pool == "token" else "gap")
+
+
+@pytest.mark.parametrize("scale", [1e19, float("inf")])
+def test_overflow_has_a_ratio_or_a_reason(images, scale):
+    """Squares beyond float32 are computed in float64; what is infinite itself has a reason and no ratio."""
+    z, f = torch.full((1, 2, 8), 3e19), torch.full((1, 2, 8), 1e19)
+    torch.testing.assert_close(sl.analysis.skip_branch_ratio(z, f)[0], torch.full((1, 2), 3.0, dtype=torch.float64))
+    model = sl.build("vit-nano4", classes=5, depth=2)
+    with torch.no_grad():
+        list(model.blocks[0].mlp.parameters())[-1].fill_(scale)  # the bias of its last layer
+    found = sl.residual_ratios(model, images)
+    assert not (found.ratio == 0).any()
+    if scale == float("inf"):
+        assert np.isnan(found.ratio[1])
+        assert "infinite" in found.reasons["blocks.0.mlp_sum"]
+
+
+def test_replicates_leave_groups_out(images):
+    model = sl.build("vit-nano4", classes=5, depth=1)
+    found = sl.residual_ratios(model, images, batch=4)
+    assert found.replicates.shape == (6, 2, 2)
+    single = np.array([sl.residual_ratios(model, images[[i]]).ratio for i in range(6)])
+    want = np.sort((single.sum(0) - single) / 5, axis=0)
+    np.testing.assert_allclose(np.sort(found.replicates[:, 0], axis=0), want, rtol=1e-5)

@@ -5,8 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 import sightline as sl
+from sightline.analysis.embeddings import first_kernel
+from sightline.analysis.similarity.localization import own_minus_other
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 from tests.views import makers
@@ -408,3 +411,66 @@ def blurred(r):
         middle = left.mean(1 if type(r).__name__ == "CKA" else 0, keepdims=True)
         changes[name] = middle + 3000 * (left - middle)
     return replace(r, **changes)
+
+
+# the same with small networks, whose answers are known by their construction
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return sl.dataset("scenes/objects", num=24, size=32)
+
+
+@pytest.fixture(scope="module")
+def zeroed():
+    """A ViT whose attention adds nothing: every token sees its own patch alone."""
+    model = sl.build("vit-nano4", classes=0, depth=3)
+    for block in model.blocks:
+        torch.nn.init.zeros_(block.attn.out.weight)
+        torch.nn.init.zeros_(block.attn.out.bias)
+    return model
+
+
+def test_without_attention_fields_do_not_jump_and_tokens_know_their_place(zeroed, scenes):
+    cnn = sl.build("bit-nano", classes=0)
+    fields = [sl.receptive_field(model, scenes, n=8, probes=1) for model in (zeroed, cnn)]
+    assert of("C8", fields) == {"does not hold"}
+    assert of("C14", [sl.localization(zeroed, scenes)]) == {"holds"}
+
+
+def test_tokens_that_are_all_the_same_know_no_place(scenes):
+    """The last block of this network replaces every token by one that all share."""
+    model = sl.build("vit-nano4", classes=0, depth=1)
+    model.blocks[0].register_forward_hook(lambda module, args, out: out.mean(1, keepdim=True).expand_as(out))
+    found = sl.localization(model, scenes, layer="blocks.0")
+    assert "holds" not in of("C14", [found])
+    assert abs(own_minus_other(found.maps)) < 0.02
+
+
+@pytest.mark.parametrize(("position", "holds"), [("1d", False), ("sincos", True)])
+def test_positions_before_training_and_by_rule(position, holds):
+    """Random embeddings have no rows and columns; sines and cosines of row and column do."""
+    model = sl.build("vit-nano4", classes=0, depth=1, position=position)
+    assert ("holds" in of("V7", [sl.position_similarity(model)])) == holds
+
+
+def test_filters_before_training_are_no_basis():
+    model = sl.build("vit-nano4", classes=0, depth=1, patch=8)
+    assert "holds" not in of("V10", [sl.patch_filters(model)])
+    waves = torch.cos(torch.linspace(0, 3.1, 8)[:, None] * torch.arange(3) + torch.zeros(8, 3))
+    smooth = torch.einsum("yi,xj->ijyx", waves, waves).flatten(0, 1)[:, None].expand(-1, 3, -1, -1)
+    kernel = first_kernel(model)
+    mix = torch.randn(len(kernel), len(smooth), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        kernel.copy_(torch.einsum("ds,scyx->dcyx", mix, smooth) + 0.01 * torch.randn_like(kernel))
+    assert of("V10", [sl.patch_filters(model)]) == {"holds"}
+
+
+def test_one_photograph_decides_nothing(zeroed, scenes):
+    one = scenes.subset(indices=[0])
+    results = [
+        sl.attention_distance(zeroed, one),
+        sl.residual_ratios(zeroed, one),
+        sl.receptive_field(zeroed, one, n=1),
+    ]
+    assert {v.state for v in sl.verdicts(results)} == {"undecided"}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sightline.analysis.attention.statistics import cell_distances
 from sightline.observe.attention import attention_probs
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import About, Result
@@ -22,7 +23,8 @@ class AttentionDistance(Result):
     """Mean attention distance per block and head (ViT, figure 11; Raghu et al., figure 3).
 
     `pixels` leaves the prefix tokens out and renormalizes; `raw` does not renormalize, so attention on the class token
-    counts as distance 0; `prefix_mass` is what the two differ by.
+    counts as distance 0; `prefix_mass` is what the two differ by. A head that spends all its attention on prefix tokens
+    has no distance: it is NaN in `pixels`, left out of means, and counted in `missing`.
 
     >>> import numpy as np
     >>> d = np.array([[10.0, 90.0], [80.0, 100.0]])
@@ -42,7 +44,12 @@ class AttentionDistance(Result):
     image_size: tuple[int, int]
     grid: tuple[int, int]
     prefix: int
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without each group of images
+    missing: NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros((0, 0))
+    )  # (blocks, heads), share of the images
+    # on which the head has no distance
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, blocks,
+    # heads): `pixels` without each group
 
     @property
     def fraction(self) -> NDArray[np.float64]:
@@ -56,24 +63,34 @@ class AttentionDistance(Result):
         return self.entropy / np.log(self.grid[0] * self.grid[1] + self.prefix)
 
     def sorted_heads(self) -> list[tuple[int, list[float]]]:
-        """Heads from near to far, of the two lowest and the two highest blocks (Raghu et al., figure 3)."""
+        """Heads from near to far, of the two lowest and the two highest blocks (Raghu et al., figure 3).
+
+        Heads without a distance are left out.
+        """
         depth = len(self.pixels)
-        return [
-            (b, np.sort(self.pixels[b]).tolist()) for b in sorted({0, min(1, depth - 1), max(depth - 2, 0), depth - 1})
-        ]
+        chosen = sorted({0, min(1, depth - 1), max(depth - 2, 0), depth - 1})
+        return [(b, np.sort(self.pixels[b][np.isfinite(self.pixels[b])]).tolist()) for b in chosen]
 
     def summary(self) -> dict[str, float]:
-        low, high = self.pixels[:2], self.pixels[-2:]
-        return {
-            "lowest block, most local head": float(self.pixels[0].min()),
-            "lowest block, most global head": float(self.pixels[0].max()),
-            "two lowest blocks, most local head": float(low.min()),
-            "two highest blocks, most local head": float(high.min()),
-            "lower half, mean": float(self.pixels[: max(1, len(self.pixels) // 2)].mean()),
-            "upper half, mean": float(self.pixels[len(self.pixels) // 2 :].mean()),
+        low, high, half = self.pixels[:2], self.pixels[-2:], len(self.pixels) // 2
+        numbers = {
+            "lowest block, most local head": _of(np.min, self.pixels[0]),
+            "lowest block, most global head": _of(np.max, self.pixels[0]),
+            "two lowest blocks, most local head": _of(np.min, low),
+            "two highest blocks, most local head": _of(np.min, high),
+            "lower half, mean": _of(np.mean, self.pixels[: max(1, half)]),
+            "upper half, mean": _of(np.mean, self.pixels[half:]),
             "uniform attention": self.uniform,
             "attention on prefix tokens, mean": float(self.prefix_mass.mean()),
         }
+        none = int(np.isnan(self.pixels).sum())
+        return numbers | {"heads without a distance": float(none)} if none else numbers
+
+
+def _of(what: Any, values: NDArray[np.float64]) -> float:
+    """Of the heads that have a distance; NaN where none has."""
+    known = values[np.isfinite(values)]
+    return float(what(known)) if known.size else float("nan")
 
 
 def attention_distance(
@@ -90,62 +107,78 @@ def attention_distance(
     ((6, 4), True)
     """
     s = observe(model)
-    sums = HeadSums(s)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    groups = ImageGroups(images.total, seed)
+    sums = HeadSums(s, groups.count)
     with evaluation_mode(s), attention_probs(s, sums.keep) as taps:
         for made in images.batches([s], what="attention distance"):
+            sums.groups = torch.from_numpy(groups(made.index))
             s.model(made.images[0])
             sums.images += len(made)
-    return _result(s, sums, {"n": sums.images, "batch": batch, "seed": seed, "proof": taps.proof}, images.about(s))
+    how = {"n": sums.images, "batch": batch, "seed": seed, "proof": taps.proof, "groups": groups.count}
+    return _result(s, sums, how, images.about(s))
 
 
 class HeadSums:
-    """Sums over images of each measure, per block and head, in float64: memory does not grow with images."""
+    """Sums over the images of each group, per block and head, in float64: memory does not grow with images."""
 
-    def __init__(self, s: ObservedModel):
-        self.target, self.images = s, 0
+    def __init__(self, s: ObservedModel, count: int):
+        self.target, self.images, self.count = s, 0, count
+        self.groups = torch.zeros(0, dtype=torch.long)  # of the images of the current batch
         self.cells = cell_distances(s.grid, s.patch)
-        self.total: dict[int, Tensor] = {}  # block: (measures + 1, heads)
+        self.total: dict[int, Tensor] = {}  # block: (groups, measures, heads)
 
     def keep(self, block: int, probs: Tensor) -> None:
         self.cells = self.cells.to(device=probs.device, dtype=probs.dtype)
         size = max(1, CHUNK // probs[0].numel())
-        for part in probs.split(size):
-            found = self.reduce(part)
-            self.total[block] = self.total.get(block, 0) + found
+        each = torch.cat([self.reduce(part) for part in probs.split(size)], dim=1)  # (measures, images, heads)
+        empty = torch.zeros(self.count, *each[:, 0].shape, dtype=torch.float64)
+        total = self.total.setdefault(block, empty)
+        total.index_add_(0, self.groups, each.transpose(0, 1).cpu())
 
     def reduce(self, probs: Tensor) -> Tensor:
-        """(measures + the square of the first, heads), summed over a few images."""
+        """(measures, images, heads): distance, its square, whether there is one, raw distance, prefix mass, entropy."""
         p = self.target.prefix
         rows = probs[..., p:, :]
         inner = rows[..., p:]
         far = (inner * self.cells).sum(-1)
+        stays = inner.sum(-1) if p else torch.ones_like(far)
         spent = rows[..., :p].sum(-1) if p else torch.zeros_like(far)
-        near = torch.where(spent < 1, far / (1 - spent), torch.nan).nanmean(-1)
+        near = torch.where(stays > torch.finfo(far.dtype).eps, far / stays, torch.nan).nanmean(-1)
+        known = ~near.isnan()
+        near = near.nan_to_num(nan=0.0)
         logs = rows.clamp(min=torch.finfo(rows.dtype).tiny).log_()  # entr is not vectorized: five times as slow
         entropy = -logs.mul_(rows).sum(-1).mean(-1)
-        each = torch.stack([near, far.mean(-1), spent.mean(-1), entropy, near.square()]).double()
-        return each.nansum(1).cpu()
+        return torch.stack([near, near.square(), known, far.mean(-1), spent.mean(-1), entropy]).double()
 
 
 def _result(s: ObservedModel, sums: HeadSums, how: dict[str, Any], about: About) -> AttentionDistance:
-    mean = torch.stack([sums.total[b] for b in sorted(sums.total)], dim=1) / sums.images  # (measures, blocks, heads)
-    spread = (mean[4] - mean[0].square()).clamp(min=0)
-    error = (spread / max(sums.images - 1, 1)).sqrt()
+    groups = torch.stack([sums.total[b] for b in sorted(sums.total)], dim=2)  # (groups, measures, blocks, heads)
+    total = groups.sum(0)
+    mean = total / sums.images
+    near, square = total[0] / total[2], total[1] / total[2]  # NaN where no image gives a distance
+    error = ((square - near.square()).clamp(min=0) / (total[2] - 1).clamp(min=1)).sqrt()
+    left = (total[0] - groups[:, 0]) / (total[2] - groups[:, 2])
+    none = int(near.isnan().sum())
+    without = (
+        f" {none} of {near.numel()} heads spend all attention on prefix tokens and have no distance." if none else ""
+    )
     uniform = cell_distances(s.grid, s.patch).mean().item()
     return AttentionDistance(
         title=f"Attention distance of {s.name}",
         caption=(
             f"Mean distance in pixels between a patch and what it attends to, per block and head, over "
-            f"{sums.images:,} images; prefix tokens left out, renormalized. {how['proof']}."
+            f"{sums.images:,} images; prefix tokens left out, renormalized. {how['proof']}.{without}"
         ),
         how={**how, "renormalized": True, "tokens": "patches"},
         about=about,
-        pixels=mean[0].numpy(),
-        raw=mean[1].numpy(),
-        prefix_mass=mean[2].numpy(),
-        entropy=mean[3].numpy(),
+        pixels=near.numpy(),
+        raw=mean[3].numpy(),
+        prefix_mass=mean[4].numpy(),
+        entropy=mean[5].numpy(),
         error=error.numpy(),
+        missing=1 - mean[2].numpy(),
+        replicates=left.numpy(),
         uniform=uniform,
         image_size=s.image.size,
         grid=s.grid,

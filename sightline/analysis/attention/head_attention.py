@@ -78,7 +78,7 @@ def head_attention(model: Model, data: Data, *, n: int = 4, seed: int = 0) -> He
 def _rows(s: ObservedModel, probs: Tensor) -> Tensor:
     """From the class token, if there is one, and from every cell; to the cells."""
     rows = probs[..., s.prefix :, s.prefix :]
-    return torch.cat([probs[..., :1, s.prefix :], rows], dim=-2) if s.prefix else rows
+    return torch.cat([probs[..., :1, s.prefix :], rows], dim=-2) if s.class_token else rows
 
 
 def join(
@@ -87,8 +87,10 @@ def join(
     """Cells two by two: what they receive is added up, what they look at averaged; the first query stays."""
     lead = rows.shape[:-2]
     flat = rows.flatten(0, -3) if lead else rows[None]
-    small = F.avg_pool2d(flat.unflatten(-1, grid), 2, ceil_mode=True) * 4
-    small = small.flatten(2)
+    even = F.pad(
+        flat.unflatten(-1, grid), (0, grid[1] % 2, 0, grid[0] % 2)
+    )  # the last of an odd number has none beside
+    small = (F.avg_pool2d(even, 2) * 4).flatten(2)
     new = (-(-grid[0] // 2), -(-grid[1] // 2))
     cells = small[:, first:].mT.unflatten(-1, grid)
     cells = F.avg_pool2d(cells, 2, ceil_mode=True).flatten(2).mT
@@ -96,7 +98,7 @@ def join(
 
 
 def _result(s: ObservedModel, rows: Tensor, images: NDArray[np.uint8], how: dict[str, Any]) -> HeadAttention:
-    first, grid, joined = min(s.prefix, 1), s.grid, 1
+    first, grid, joined = int(s.class_token), s.grid, 1
     while rows.numel() > LIMIT and len(rows) > 2:
         rows = rows[: max(2, len(rows) // 2)]
     while rows.numel() > LIMIT and min(grid) > 1:

@@ -21,7 +21,8 @@ def mean_distance(
 
     Whatever stands before the grid (class token, registers) is left out of queries and keys. `renormalize` divides by
     the attention that stays on patches; without it attention spent on the class token counts as distance 0, and a head
-    that looks at the class token passes for a local one. A patch that attends to no patch at all has no distance.
+    that looks at the class token passes for a local one. A patch that attends to no patch at all has no distance, and a
+    head without any such patch has none (NaN).
 
     >>> import torch
     >>> uniform = torch.full((196, 196), 1 / 196)
@@ -40,7 +41,7 @@ def mean_distance(
     if not renormalize:
         return far.mean(-1)
     mass = inner.sum(-1) if prefix else torch.ones_like(far)
-    return torch.where(mass > 0, far / mass, torch.nan).nanmean(-1)
+    return torch.where(mass > torch.finfo(mass.dtype).eps, far / mass, torch.nan).nanmean(-1)
 
 
 def prefix_mass(probs: Float[Tensor, "*b n n"], grid: Grid) -> Float[Tensor, "*b"]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from sightline.analysis.similarity.grams import SMALLEST
 from sightline.analysis.similarity.measures import u_center
+from sightline.analysis.similarity.sums import PairSums
 from sightline.models.taps import record
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import as_tokens, select_layers
@@ -39,10 +41,16 @@ class Localization(Result):
     class_token: NDArray[np.float64]  # (1 or 0, rows, columns)
     layer: str
     grid: tuple[int, int]
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
-    hits: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))  # images so far, share of hits
+    replicates: NDArray[np.float32] = field(
+        default_factory=lambda: np.zeros((0, 0, 0, 0))
+    )  # (groups of images, tokens,
+    # rows, columns): the maps without each group
+    hits: NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros((0, 2))
+    )  # after each batch: how many images, and
+    # the share of interior tokens that are most like their own patch
     stages: tuple[str, ...] = ()  # the last layer of each earlier stage of a CNN
-    earlier: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (stages,): own minus other patches
+    earlier: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (stages,): see `own_minus_other`
     earlier_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     def own(self) -> NDArray[np.float64]:
@@ -69,12 +77,50 @@ class Localization(Result):
         }
 
 
+def interior(grid: tuple[int, int]) -> NDArray[np.bool_]:
+    """Cells that are not at the border; all cells of a grid that has no others."""
+    inside = np.zeros(grid, dtype=bool)
+    inside[1:-1, 1:-1] = True
+    return inside.ravel() if inside.any() else np.ones(inside.size, dtype=bool)
+
+
+def own_minus_other(maps: NDArray) -> float:
+    """Mean CKA of interior tokens with their own patch, minus that with the other interior patches.
+
+    The others are interior patches as well: a token that knows nothing but the whole image is more similar to patches
+    in the middle than to those at the border, whichever token it is, and would seem to know its place.
+    """
+    inside = interior((maps.shape[1], maps.shape[2]))
+    square = maps.reshape(len(maps), -1)[np.ix_(inside, inside)]
+    own, known = np.eye(len(square), dtype=bool), np.isfinite(square)
+    if len(square) < 2 or not known[own].any():
+        return float("nan")
+    return float(square[own & known].mean() - square[~own & known].mean())
+
+
+def share_of_hits(maps: NDArray) -> float:
+    """Share of interior tokens that are most similar to their own patch of all patches."""
+    flat = maps.reshape(len(maps), -1)
+    best = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
+    known = interior((maps.shape[1], maps.shape[2])) & ~np.isnan(flat).all(1)
+    return float(best[known].mean()) if known.any() else float("nan")
+
+
 def localization(
-    model: Model, data: Data, *, layer: str | None = None, n: int | None = None, batch: int = 128, seed: int = 0
+    model: Model,
+    data: Data,
+    *,
+    layer: str | None = None,
+    grid: tuple[int, int] | None = None,
+    n: int | None = None,
+    batch: int = 128,
+    seed: int = 0,
 ) -> Localization:
     """CKA of every token of a layer (by default the output of the last block) with the raw pixels of every patch.
 
-    The images are cut into as many patches as the layer has cells. Sums run over batches, as in `sl.cka`.
+    The images are cut into as many patches as the layer has cells, or into `grid`, to which tokens are averaged: two
+    networks are compared on the coarser grid of both. Of a CNN the ends of its earlier stages are looked at as well,
+    averaged to the same grid. Sums run over batches, as in `sl.cka`.
 
     >>> model = sl.build("vit-nano4", classes=10, depth=1)
     >>> found = sl.localization(model, sl.dataset("scenes/objects", num=64, size=32), batch=64)
@@ -83,18 +129,35 @@ def localization(
     """
     s = observe(model)
     name = s.block_outputs[-1].path if layer is None else _only(select_layers(s, layer), layer)
-    sums = PatchSums()
-    images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None)
+    images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None, distinct=True)
+    groups = ImageGroups(images.total, seed)
+    sums, hits = PatchSums(groups.count), []
+    earlier = {path: PatchSums(groups.count) for path in (_stage_ends(s) if layer is None else ())}
     with evaluation_mode(s):
         for made in images.batches([s], what="localization"):
             if len(made) < SMALLEST:
                 log.warning("The last batch has %d images, fewer than %d: left out.", len(made), SMALLEST)
                 continue
-            with record(s.model, name) as tape:
+            with record(s.model, name, *earlier) as tape:
                 s.model(made.images[0])
-            sums.add(*_cells(tape[name], made.images[0], s, name))
-    found = _result(s, name, sums, {"n": sums.images, "batch": batch, "seed": seed})
-    return replace(found, about=images.about(s))
+            member = torch.from_numpy(groups(made.index))
+            sums.add(*_cells(tape[name], made.images[0], s, name, grid), groups=member)
+            for path, own in earlier.items():
+                own.add(*_cells(tape[path], made.images[0], s, path, sums.grid), groups=member)
+            hits.append((sums.images, share_of_hits(sums.maps())))
+    how = {"n": sums.images, "batch": batch, "seed": seed, "duplicates": images.duplicates[0], "groups": groups.count}
+    found = replace(_result(s, name, sums, how), hits=np.array(hits), about=images.about(s))
+    if not earlier:
+        return found
+    own = np.array([own_minus_other(e.maps()) for e in earlier.values()])
+    left = [[own_minus_other(maps) for maps in e.maps_without_groups()] for e in earlier.values()]
+    return replace(found, stages=tuple(earlier), earlier=own, earlier_replicates=np.array(left).T)
+
+
+def _stage_ends(s: ObservedModel) -> list[str]:
+    """The last unit of each stage of a CNN but the last."""
+    ends = {p.stage: p.path for p in s.block_outputs if p.stage is not None}
+    return [] if s.attention_blocks else list(ends.values())[:-1]
 
 
 def _only(names: list[str], given: str) -> str:
@@ -103,7 +166,9 @@ def _only(names: list[str], given: str) -> str:
     return names[0]
 
 
-def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[Tensor, Tensor, int, tuple[int, int]]:
+def _cells(
+    layer: Tensor, images: Tensor, s: ObservedModel, name: str, wanted: tuple[int, int] | None
+) -> tuple[Tensor, Tensor, int, tuple[int, int]]:
     """Tokens (t, m, d), patches (p, m, pixels), how many of the tokens are prefix, and the grid of the rest."""
     found = as_tokens(layer, s, name)
     tokens, prefix, grid = found.tokens, found.prefix, found.grid or s.grid
@@ -111,6 +176,8 @@ def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[
         raise ValueError(
             f"{name} has {tokens.shape[1] - prefix} tokens, not one for each of {grid[0]} x {grid[1]} cells."
         )
+    if wanted is not None and wanted != grid:
+        tokens, grid = _averaged(tokens, prefix, grid, wanted), wanted
     size = tuple(max(1, round(i / g)) * g for i, g in zip(images.shape[2:], grid))
     if size != tuple(images.shape[2:]):
         images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
@@ -118,35 +185,53 @@ def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[
     return tokens.transpose(0, 1), patches, prefix, grid
 
 
-def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t mm"]:
-    """U-centered Gram matrices of many small sets of features, flattened."""
+def _averaged(tokens: Tensor, prefix: int, grid: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
+    """Tokens on a coarser grid."""
+    if wanted[0] > grid[0] or wanted[1] > grid[1] or min(wanted) < 1:
+        raise ValueError(
+            f"grid is at most that of the layer, {grid[0]} x {grid[1]} cells; got {wanted[0]} x {wanted[1]}."
+        )
+    cells = tokens[:, prefix:].mT.unflatten(2, grid)
+    return torch.cat([tokens[:, :prefix], F.adaptive_avg_pool2d(cells, wanted).flatten(2).mT], dim=1)
+
+
+def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t m m"]:
+    """U-centered Gram matrices of many small sets of features."""
     centered = x - x.mean(1, keepdim=True)
-    return u_center((centered @ centered.mT).double()).flatten(1)
+    return u_center((centered @ centered.mT).double())
 
 
 class PatchSums:
-    """<K^, L^> of tokens with patches, summed over batches: one of m images weighs m(m-3), as in `grams.Sums`."""
+    """<K^, L^> of tokens with patches, summed over batches: one of m images weighs m(m-3), as in `sums.PairSums`."""
 
-    def __init__(self) -> None:
-        self.xy: Any = 0.0
-        self.xx: Any = 0.0
-        self.yy: Any = 0.0
+    def __init__(self, groups: int = 0) -> None:
+        self.groups = groups
+        self.pairs: PairSums | None = None  # as many rows and columns as the first batch has
         self.images, self.prefix, self.grid = 0, 0, (1, 1)
 
-    def add(self, tokens: Tensor, patches: Tensor, prefix: int, grid: tuple[int, int]) -> None:
-        m = tokens.shape[1]
-        x, y = centered_grams(tokens), centered_grams(patches)
-        self.xy = self.xy + (x @ y.mT).cpu()
-        self.xx = self.xx + x.square().sum(1).cpu()
-        self.yy = self.yy + y.square().sum(1).cpu()
-        self.images, self.prefix, self.grid = self.images + m, prefix, grid
+    def add(
+        self, tokens: Tensor, patches: Tensor, prefix: int, grid: tuple[int, int], groups: Tensor | None = None
+    ) -> None:
+        if self.pairs is None:
+            self.pairs = PairSums(len(tokens), len(patches), self.groups)
+        self.pairs.add(centered_grams(tokens), centered_grams(patches), groups)
+        self.images, self.prefix, self.grid = self.images + tokens.shape[1], prefix, grid
+
+    def maps(self) -> NDArray[np.float64]:
+        """CKA of the tokens of the grid with every patch."""
+        assert self.pairs is not None
+        return self.pairs.cka()[self.prefix :].unflatten(1, self.grid).numpy()
+
+    def maps_without_groups(self) -> NDArray[np.float64]:
+        """The same without each group of images."""
+        assert self.pairs is not None
+        return self.pairs.without_groups()[:, self.prefix :].unflatten(2, self.grid).numpy()
 
 
 def _result(s: ObservedModel, name: str, sums: PatchSums, how: dict[str, Any]) -> Localization:
-    if sums.images == 0:
-        raise ValueError(f"Localization needs batches of at least {SMALLEST} images.")
-    scale = (sums.xx[:, None] * sums.yy[None, :]).sqrt()
-    found = torch.where(scale > 0, sums.xy / scale, torch.nan).unflatten(1, sums.grid).numpy()
+    if sums.pairs is None:
+        raise ValueError(f"Localization needs batches of at least {SMALLEST} different images.")
+    found = sums.pairs.cka().unflatten(1, sums.grid).numpy()
     p = sums.prefix
     return Localization(
         title=f"What the tokens of {s.name} know of the image",
@@ -156,7 +241,8 @@ def _result(s: ObservedModel, name: str, sums: PatchSums, how: dict[str, Any]) -
         ),
         how={**how, "tokens": "each", "layer": name},
         maps=found[p:],
-        class_token=found[: min(p, 1)],
+        class_token=found[: 1 if s.class_token and p else 0],
+        replicates=sums.maps_without_groups().astype(np.float32),
         layer=name,
         grid=sums.grid,
     )

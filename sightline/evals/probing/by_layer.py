@@ -13,7 +13,6 @@ from sightline.evals.few_shot import check_shots, shot_rows
 from sightline.evals.inputs import Given, align_classes, as_features, combine, single_labels
 from sightline.evals.interval import half_width
 from sightline.evals.probing.probes import LinearProbe, fit_hits, make_probe
-from sightline.evals.probing.ridge import L2
 from sightline.progress import progress
 from sightline.spec import Result
 
@@ -66,9 +65,9 @@ def probe(
 ) -> ProbeAccuracy:
     """The accuracy of a probe at every layer of two sets of features, and at every token where all were kept.
 
-    `probe` is "ridge", "logistic" or "knn", or anything with fit and score; the default is the papers': ridge to +-1
-    targets with l2 = 2**10. With
-    `shots` it learns from so many images of each class (Raghu et al.: 10), once per seed, otherwise from all.
+    `probe` is "ridge", "logistic" or "knn", or anything with fit and score; the default is Raghu et al.'s: ridge to +-1
+    targets, its l2 tuned on held-out training images, anew for each fit. `LinearProbe(l2=1024)` takes the fixed l2 of
+    few-shot evaluation in the ViT and BiT papers. With `shots` it learns from so many images of each class (Raghu et al.: 10), once per seed, otherwise from all.
     For the curves of their figure 11 extract with tokens "cls", "gap", "mean" or "first"; for residual networks with
     maps="last"; for figure D.4 with "all": the accuracy of a layer is then the mean over the tokens of its grid.
 
@@ -86,7 +85,7 @@ def probe(
         raise ValueError("At least one seed is needed.")
     if isinstance(probe, str) and probe != "ridge":
         probe = make_probe(probe)
-    chosen = LinearProbe("ridge", l2=L2) if probe in (None, "ridge") else probe
+    chosen = LinearProbe("ridge") if probe in (None, "ridge") else probe
     jobs = [(name, seed) for name in train.layers for seed in (numbers if shots else numbers[:1])]
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}  # (tokens, test images or 1)
     for name, seed in progress(jobs, "probes"):
@@ -99,7 +98,7 @@ def probe(
     return ProbeAccuracy(
         title="Accuracy by layer",
         caption=f"{type(chosen).__name__} on frozen features, {shots or 'all'} training images per class, "
-        f"{len(test)} test images.",
+        f"{len(test)} test images{tuning(chosen)}.",
         how={**train.how, "probe": _describe(chosen), "shots": shots or "all"},
         about=combine(train.about, test.about),
         layers=tuple(train.layers),
@@ -122,6 +121,14 @@ def without_groups(hits: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.zeros((0, layers))
     group = permute(count, hash_key(0, "groups of test images"), np.arange(count)) % min(GROUPS, count)
     return np.stack([hits[:, group != g].mean(1) for g in range(min(GROUPS, count))])
+
+
+def tuning(probe: Any) -> str:
+    """How its l2 was chosen, for a caption; nothing for a probe without one."""
+    if not isinstance(probe, LinearProbe):
+        return ""
+    fixed = isinstance(probe.l2, int | float)
+    return f", l2 = {probe.l2:,g}, fixed" if fixed else ", l2 tuned on held-out training images"
 
 
 def few(data: FeatureTable, shots: int, seed: int) -> FeatureTable:

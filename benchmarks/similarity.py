@@ -1,0 +1,135 @@
+"""Whether the intervals and the p of CKA are right, and what they cost: `python -m benchmarks.similarity [MODEL DATA]`.
+
+Coverage: a finite population of images, many samples of it, and how often the 95 % interval of a sample contains the
+value of the population. MODEL and DATA: weights and photographs; without them a small untrained ViT on scenes.
+False positives: independent features of few and of many dimensions, 32 to 1,024 images. Costs: processor time of one
+thread, ViT-S/16 against BiT-R50x1, all taps, a batch of 128.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sightline as sl
+from benchmarks.analysis import BATCH, in_turns, ratio
+from benchmarks.race import save
+from sightline.analysis.similarity.grams import Grams
+from sightline.analysis.similarity.measures import gram
+from sightline.analysis.similarity.sums import CALIBRATED, LEAN, PRINTED, WITHIN, Sums
+from sightline.evals.interval import jackknife
+
+DRAWS = 400
+Matrix = Callable[[np.ndarray], float]
+STATISTICS: dict[str, Matrix] = {
+    "one pair of layers": lambda s: float(s[0, -1]),
+    "lower to upper half": lambda s: float(s[: len(s) // 2, len(s) // 2 :].mean()),
+    "best match of the last layer": lambda s: float(s[-1, :-1].max()),
+    "spread of the map": lambda s: float(s[~np.eye(len(s), dtype=bool)].std()),
+}
+
+
+def population(model: object, data: object) -> tuple[list[Tensor], Tensor]:
+    """The Gram matrices of every block's mean token over all images, and the images' labels."""
+    table = sl.extract(model, data, layers="blocks", tokens="gap")
+    return [gram(x.double()) for x in table.layers.values()], torch.from_numpy(table.labels)
+
+
+def sums_of(
+    grams: list[Tensor], labels: Tensor, rows: Tensor, batch: int, ways: Sequence[str] = (WITHIN, LEAN)
+) -> Sums:
+    """CKA of some images as `sl.cka` computes it, batch by batch, images in 20 groups."""
+    names = list(map(str, range(len(grams))))
+    sums = Sums(names, None, ways=ways, groups=20)
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        found = {name: k[part][:, part] for name, k in zip(names, grams)}
+        member = torch.arange(start, start + len(part)) % 20
+        sums.add(len(part), Grams(found, found), None, groups=member, labels=labels[part])
+    return sums
+
+
+def coverage(grams: list[Tensor], labels: Tensor, n: int, batch: int) -> dict[str, float]:
+    """Share of samples whose interval contains the truth, by way and statistic.
+
+    The truth of the printed value is that of the whole population; within class and without outliers, where the sizes
+    of classes and the number of outliers belong to the batch, it is the mean over all samples.
+    """
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    whole = sums_of(grams, labels, torch.arange(len(labels)), len(labels), ()).cka().numpy()
+    for draw in range(DRAWS):
+        rows = torch.from_numpy(np.random.default_rng(draw).permutation(len(labels))[:n])
+        for way, pairs in sums_of(grams, labels, rows, batch).ways.items():
+            value, left = pairs.cka().numpy(), pairs.without_groups().numpy()
+            for name, f in STATISTICS.items():
+                half = float(jackknife(np.array([f(s) for s in left])))
+                found.setdefault((way, name), []).append((f(value), half))
+    out = {}
+    for (way, name), rows_ in found.items():
+        values, halves = np.array(rows_).T
+        truth = STATISTICS[name](whole) if way == PRINTED else values.mean()
+        out[f"{way}, {name}"] = round(float((np.abs(values - truth) <= halves).mean()), 3)
+    return out
+
+
+def false_positives(n: int, draws: int = 8) -> float:
+    """Share of pairs of independent layers with p of at most 0.05."""
+    hits, names = [], list(map(str, range(20)))
+    for draw in range(draws):
+        random = torch.Generator().manual_seed(draw)
+        sides = [
+            Grams(
+                {
+                    name: gram(torch.randn(n, (2, 5, 20, 100, 1000)[i % 5], generator=random))
+                    for i, name in enumerate(names)
+                }
+            )
+            for _ in range(2)
+        ]
+        sums = Sums(names, names, ways=[CALIBRATED], seed=draw)
+        sums.add(n, *sides)
+        hits.append((1 + (sums.null_cka() >= sums.cka()).sum(0) <= 5).double().mean().item())
+    return round(float(np.mean(hits)), 4)
+
+
+def costs(rounds: int) -> dict[str, object]:
+    vit, cnn = sl.build("vit-s16", classes=10).eval(), sl.build("bit-r50x1", classes=10).eval()
+    data = sl.dataset("scenes/objects", "test", num=BATCH, size=224)
+    images = torch.cat([x for x, _ in data.batches(vit.image, batch=BATCH)])
+    pairs = list(zip(images, data.labels.tolist()))
+
+    def run(*ways: str) -> Callable[[int], object]:
+        return lambda i: sl.cka(vit, cnn, pairs, batch=BATCH, ways=ways)
+
+    times = in_turns({"plain": run(), "calibrated": run(CALIBRATED), "four": run(CALIBRATED, WITHIN, LEAN)}, rounds)
+    return {
+        "calibrated, x plain": ratio(times, "calibrated", "plain"),
+        "four ways, x plain": ratio(times, "four", "plain"),
+        "seconds": times,
+    }
+
+
+def main(*given: str) -> None:
+    torch.set_num_threads(1)
+    model = sl.load(given[0]) if given else sl.build("vit-nano4", classes=10)
+    data = sl.dataset(given[1]) if given else sl.dataset("scenes/objects", num=1000, size=32)
+    grams, labels = population(model, data)
+    out: dict[str, object] = {"population": len(labels), "layers": len(grams), "draws": DRAWS}
+    for n, batch in ((64, 64), (128, 64), (128, 128)):
+        out[f"coverage, {n} images in batches of {batch}"] = coverage(grams, labels, n, batch)
+        print(out, flush=True)
+    out["false positives"] = {n: false_positives(n) for n in (32, 64, 128, 256, 512, 1024)}
+    print(out["false positives"], flush=True)
+    out["costs"] = costs(1)
+    print(out["costs"])
+    save("similarity", out)
+
+
+if __name__ == "__main__":
+    if os.environ.get("OMP_NUM_THREADS") != "1":  # NumPy reads it when it is imported
+        command = [sys.executable, "-m", "benchmarks.similarity", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    main(*sys.argv[1:])
