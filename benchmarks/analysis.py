@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 import sightline as sl
 from benchmarks.race import high_water, save
-from sightline.analysis.similarity.grams import Sums, unusable
+from sightline.analysis.similarity.grams import Grams, unusable
 from sightline.analysis.similarity.measures import gram
+from sightline.analysis.similarity.sums import Sums
 from sightline.models.taps import record
 from sightline.observe.model import ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import select_layers
@@ -152,8 +153,9 @@ def against_torch_cka(s: ObservedModel, t: ObservedModel, images: Tensor, rounds
     runs |= {f"their first, {p}": lambda i, f=f: theirs(kind, [f], [small]) for p, f in x.items()}
     runs |= {f"their one, {p}": lambda i, f=f: theirs(kind, [small], [f]) for p, f in y.items()}
     runs |= {f"their three, {p}": lambda i, f=f: theirs(kind, [small], [f] * 3) for p, f in y.items()}
-    grams = [{name: gram(found[p]) for name, p in w.items()} for w, found in zip(wide, (x, y))]
-    runs["our pairs"] = lambda i: Sums(list(wide[0]), list(wide[1])).add(BATCH, *grams)
+    grams = [Grams({name: gram(found[p]) for name, p in w.items()}) for w, found in zip(wide, (x, y))]
+    member = torch.arange(BATCH) % 20
+    runs["our pairs"] = lambda i: Sums(list(wide[0]), list(wide[1]), groups=20).add(BATCH, *grams, groups=member)
     times = in_turns(runs, rounds)
     pairs, each = len(wide[0]) * len(wide[1]), []
     for i in range(rounds):

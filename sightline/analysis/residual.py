@@ -143,6 +143,9 @@ class Additions:
         skip, branch = self.held.pop(p.skip), self.held.pop(p.branch)
         if path in self.skips:
             self.held[path] = value
+        if not (torch.isfinite(skip).all() and torch.isfinite(branch).all()):
+            self.why[path] = f"{path}: skip or branch holds NaN or infinite values; try the model in float32"
+            return
         if not same_sum(skip[:1], branch[:1], value[:1]):
             self.why[path] = f"{path} is not the sum of skip and branch: this block has no skip connection"
             return
@@ -151,9 +154,6 @@ class Additions:
             return
         layer = as_tokens(skip, self.target, path)
         z, f = layer.tokens, as_tokens(branch, self.target, path).tokens
-        if not (torch.isfinite(z).all() and torch.isfinite(f).all()):
-            self.why[path] = f"{path}: skip or branch holds NaN or infinite values; run the model in float32"
-            return
         self.prefix[path] = layer.prefix
         found = skip_branch_ratio(z, f).transpose(0, 1).cpu()  # (images, 3, tokens)
         empty = torch.zeros(len(self.images), *found.shape[1:], dtype=torch.float64)

@@ -154,6 +154,8 @@ def print_evaluation(result: sl.Result, *, per_class: bool, confused: int, as_js
 @click.option("--layers", type=Words(), default="blocks", show_default=True,
               help="blocks, features, or module paths with commas between.")  # fmt: skip
 @click.option("--probe", "kind", default="ridge", show_default=True, help="ridge, logistic or knn.")
+@click.option("--l2", type=Penalty(), default="sweep", show_default=True,
+              help="Penalty of the ridge regression; sweep chooses it on held-out training images.")  # fmt: skip
 @click.option("--shots", type=int, help="Training images per class; by default all.")
 @click.option("--seeds", default=1, show_default=True, help="Number of draws of the shots.")
 @split_options
@@ -163,6 +165,7 @@ def probe(
     data: str,
     layers: tuple[str, ...],
     kind: str,
+    l2: Any,
     shots: int | None,
     seeds: int,
     train_split: str,
@@ -180,7 +183,8 @@ def probe(
     trained, splits = sl.observe.open_model(model, size=size), (train_split, test_split)
     features |= {"layers": list(layers), "maps": "last"}
     train, test = sl.evals.extract_splits(trained, data, splits, num=num, **features)
-    result = sl.probe(train, test, probe=kind, shots=shots, seeds=seeds)
+    chosen = sl.evals.LinearProbe("ridge", l2=l2) if kind == "ridge" else kind
+    result = sl.probe(train, test, probe=chosen, shots=shots, seeds=seeds)
     save_result(result, save)
     rows = [
         {"layer": name, "accuracy": float(a), "± 95 %": float(h)}

@@ -12,16 +12,16 @@ from sightline.observe.model import ObservedModel, place
 TOKEN_STD = 0.02  # of class tokens and position embeddings, as ViT, DeiT and timm initialize them
 
 
-def untrained(s: ObservedModel, *, seed: int = 0) -> ObservedModel:
+def untrained(s: ObservedModel, *, seed: int = 0, number: int = 0) -> ObservedModel:
     """The same architecture, initialized as before training; what it shows, training did not teach.
 
     A model of Sightline's is initialized by its own rules. Of another library's, every module that can reset itself
     does; parameters outside of such modules are tokens and position embeddings, drawn from a normal distribution, and
-    scales (vectors), which keep their values.
+    scales (vectors), which keep their values. Twins of two models of one architecture need different numbers.
     """
     device, dtype = place(s.model)
     model = copy.deepcopy(s.model).to(device="cpu", dtype=torch.float32)
-    key = hash_key(seed, "untrained") >> 1
+    key = hash_key(seed, "untrained", number) >> 1
     initialize = getattr(model, "initialize", None)
     if callable(initialize):
         initialize(torch.Generator().manual_seed(key))

@@ -141,7 +141,8 @@ def over_images(what: str, statistic: Callable[..., float], *parts: Part, step: 
     if groups < FEWEST_GROUPS:
         return Effect(what=what, value=value, low=math.nan, high=math.nan, **place)
     again = np.array([statistic(*arrays) for arrays in zip(*(resampled(*part) for part in parts))], dtype=np.float64)
-    return t_effect(what, value, max(float(again.std(ddof=1)), step), groups - 1, **place)
+    error = float(np.sqrt(np.square(again - value).mean()))  # around the value: an extreme of noise is biased, too
+    return t_effect(what, value, max(error, step), groups - 1, **place)
 
 
 def resampled(whole: NDArray, left: NDArray) -> Iterator[NDArray]:

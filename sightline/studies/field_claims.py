@@ -84,7 +84,8 @@ def center_patch(e: Evidence) -> Iterator[Assessment]:
             effects = (*mine, _of_cnn(*pair))
             yield Assessment(models=(vit.id, cnn.id), effects=effects, images=after.about.images)
         if not found:
-            note = OTHER_IMAGES if any(cnn.each(ReceptiveField) for cnn, _ in cnns) else "there is no ResNet beside it"
+            other = [f"{cnn.id.name} {OTHER_IMAGES}" for cnn, _ in cnns if cnn.each(ReceptiveField)]
+            note = "; ".join(other) or "there is no ResNet beside it"
             effects = (*mine, missing(IN_A_CNN, side="within", margin=ALIKE))
             yield Assessment(models=(vit.id,), effects=effects, note=note, images=after.about.images)
 

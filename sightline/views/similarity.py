@@ -58,7 +58,7 @@ def _printed_sentence(r: CKA) -> str:
 NOTES = {
     "CKA": "As the papers print it: unbiased, summed over batches.",
     "CKA, calibrated": "Minus what permuted images give, divided by 1 minus that.",
-    "p": "Share of 100 values, the observed one and 99 of permuted images, that are at least as large as the observed one.",
+    "p": "Share of values at least as large as the observed one, among it and those of 99 permutations of the images.",
     "CKA, within class": "Features centered per class: alike beyond telling the classes apart.",
     "CKA, without outliers": "Without the 1 % of images and of channels that carry most of the variance.",
     "CKA, untrained": "The same layers before training: what the architecture alone makes alike.",

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import logging
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_within_class_is_unbiased_whatever_the_classes(sizes):
     """Independent features: inner products around 0. Plain centering per class is off by many standard errors."""
     labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     found, plain = [], []
-    for draw in range(200):
+    for draw in range(80):
         k, l = (gram(normal(draw + seed, 30, 50))[None] for seed in (0, 10_000))
         found.append((within_class(k, labels) * within_class(l, labels)).sum().item())
         residuals = [normal(draw + seed, 30, 50) for seed in (0, 10_000)]
@@ -115,9 +116,9 @@ def test_within_class_is_unbiased_whatever_the_classes(sizes):
             for c in labels.unique():
                 x[labels == c] -= x[labels == c].mean(0)
         plain.append((u_center(gram(residuals[0])) * u_center(gram(residuals[1]))).sum().item())
-    assert abs(np.mean(found)) < 3.5 * np.std(found) / 200**0.5
+    assert abs(np.mean(found)) < 3.5 * np.std(found) / 80**0.5
     if max(sizes) < 10:
-        assert np.mean(plain) > 5 * np.std(plain) / 200**0.5
+        assert np.mean(plain) > 5 * np.std(plain) / 80**0.5
 
 
 def test_without_outliers_two_images_decide_nothing():
@@ -171,11 +172,30 @@ def test_all_ways_at_once_and_saved(vit, images, tmp_path):
         assert again.replicates_of(way).shape == (20, *found.similarity.shape)
         np.testing.assert_allclose(again.replicates_of(way).mean(0), found.way(way), atol=0.05)
     assert (found.way("untrained") != found.similarity).any()
+    one, other = (sl.build("vit-nano4", depth=2, seed=seed) for seed in (1, 2))
+    twins = sl.cka(one, other, images, layers="blocks", ways=["untrained"], batch=48).way("untrained")
+    assert (twins < 0.999).all()  # two architectures alike, two different initializations
     plain = sl.cka(vit, sl.build("bit-nano", classes=0), images, layers="blocks", batch=48)
     np.testing.assert_array_equal(plain.similarity, found.similarity)
     assert not plain.has("within class")
     with pytest.raises(ValueError, match="ways='all'"):
         plain.way("within class")
+
+
+def test_files_of_version_0_2_0_load(vit, images, tmp_path):
+    """They hold no other ways and no replicates: nothing has an interval, and the ways say how to get them."""
+    found = sl.cka(vit, None, images.subset(indices=np.arange(16)), layers="blocks")
+    new = {"ways", "values", "replicates", "p", "null_mean", "null_std"}
+    with np.load(found.save(tmp_path / "new.npz")) as file:
+        held = {k: file[k] for k in file.files if k not in new}
+    head = json.loads(str(held["__head__"]))
+    head["values"] = {k: v for k, v in head["values"].items() if k not in new}
+    np.savez(tmp_path / "old.npz", **held | {"__head__": np.array(json.dumps(head))})
+    old = sl.Result.load(tmp_path / "old.npz")
+    np.testing.assert_array_equal(old.similarity, found.similarity)
+    assert old.replicates_of("printed").shape == (0, *found.similarity.shape)
+    assert not any(old.has(way) for way in WAYS)
+    assert old.summary()["mean"] == found.summary()["mean"]
 
 
 def test_without_labels_there_are_no_classes(vit, images):
@@ -187,7 +207,7 @@ def test_without_labels_there_are_no_classes(vit, images):
 
 def test_the_untrained_twin(vit):
     s = observe(vit)
-    first, again, other = (next(untrained(s, seed=seed).model.parameters()) for seed in (0, 0, 1))
+    first, again, other = (untrained(s, seed=seed).model.embed.proj.weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     before = torch.get_rng_state()
@@ -235,25 +255,25 @@ def test_groups_are_equal_random_and_stay():
 
 
 def test_intervals_of_cka_cover():
-    """200 draws of 80 of 1,000 images: the value of all images lies within the interval in 90 to 99 % of them.
+    """150 draws of 80 of 600 images: the value of all images lies within the interval in 90 to 99 % of them.
 
     Features of a network on real images; the benchmark does it for photographs, all ways and claims.
     """
     vit = sl.build("vit-nano4", classes=10, depth=2)
-    data = sl.dataset("scenes/objects", num=1000, size=32)
+    data = sl.dataset("scenes/objects", num=600, size=32)
     tape = sl.extract(vit, data, layers=[0, 1], tokens="gap")
     x, y = (tape.layers[name].double() for name in tape.layers)
     k, l = gram(x), gram(y)
     truth = ratio(u_center(k), u_center(l))
     hits = 0
-    for draw in range(200):
-        rows = torch.from_numpy(np.random.default_rng(draw).permutation(1000)[:80])
+    for draw in range(150):
+        rows = torch.from_numpy(np.random.default_rng(draw).permutation(600)[:80])
         sums = PairSums(1, 1, 20)
         for part in rows.split(40):
             of = torch.arange(20).repeat(2)
             sums.add(u_center(k[part][:, part])[None], u_center(l[part][:, part])[None], of)
         hits += abs(sums.cka().item() - truth) < jackknife(sums.without_groups().numpy())[0, 0]
-    assert 0.9 <= hits / 200 <= 0.99
+    assert 0.9 <= hits / 150 <= 0.99
 
 
 def test_the_same_image_twice_is_left_out(vit, images, caplog):

@@ -92,7 +92,7 @@ def test_maps_come_with_their_images(data):
 
 def test_receptive_fields_know_their_error(data):
     found = sl.receptive_field(sl.build("bit-nano", classes=0), data, n=8)
-    assert found.how["groups"] == 4
+    assert found.how["groups"] == 8
     assert np.isfinite(found.own_error).all()
     assert found.radii_error.shape == found.radii.shape
     assert np.isnan(sl.receptive_field(sl.build("bit-nano", classes=0), data, n=1).own_error).all()

@@ -103,7 +103,7 @@ def test_what_a_probe_refuses():
 def test_curves_by_layer_and_by_token():
     model = random_model()
     both = [sl.extract(model, scenes(num=80, split=s), layers=[0, 5], tokens="all") for s in ("train", "test")]
-    found = sl.probe(*both, shots=3, seeds=2)
+    found = sl.probe(*both, probe=sl.evals.LinearProbe(l2=1024), shots=3, seeds=2)
     assert found.accuracy.shape == (2, 2)
     assert found.per_token.shape == (2, 65)
     assert found.map("blocks.0.mlp_sum").shape == (8, 8)

@@ -10,7 +10,7 @@ from sightline.spec import to_json
 
 def trained(folder, *, images=100, seed=0, data="scenes/shape", **model):
     """A model as it comes out of a run folder."""
-    sl.save(sl.build("vit-nano4", classes=4, **{"depth": 1, **model}), folder / "model.safetensors")
+    sl.save(sl.build("vit-nano4", classes=4, seed=seed, **{"depth": 1, **model}), folder / "model.safetensors")
     about = {"data": {"name": data, "train": images}, "seed": seed, "identity": {}, "plan": {}}
     (folder / "run.json").write_text(to_json(about))
     return observe(sl.load(folder / "model.safetensors"))

@@ -81,7 +81,7 @@ def test_the_bootstrap_of_a_mean_is_its_standard_error():
 
 
 def test_what_two_models_have_in_common_cancels():
-    left = without_groups(np.array([1.0]), 0.5)
+    left = without_groups(np.array([1.0]), 0.7)
     far = over_images("x", lambda a: a[0], (np.array([1.0]), left))
     both = [(np.array([1.0]), left), (np.array([0.9]), left - 0.1 + without_groups(np.array([0.0]), 0.01, seed=1))]
     assert far.state == "undecided"

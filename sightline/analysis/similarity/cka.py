@@ -34,10 +34,6 @@ class CKAOptions(TypedDict, total=False):
     neighbors: Metric
 
 
-def _none(*shape: int) -> Any:
-    return field(default_factory=lambda: np.zeros(shape))
-
-
 @dataclass(frozen=True, kw_only=True)
 class CKA(Result):
     """Similarity of every pair of layers (Raghu et al., figures 1 and 2), and mutual neighbors as a second opinion.
@@ -64,11 +60,13 @@ class CKA(Result):
     row_stages: tuple[int, ...] = ()  # of a CNN's layers, -1 for layers without one
     column_stages: tuple[int, ...] = ()
     ways: tuple[str, ...] = ()  # of `values`: "within class", "without outliers", "untrained"
-    values: NDArray[np.float64] = _none(0, 0, 0)  # (ways, rows, columns)
-    replicates: NDArray[np.float32] = _none(0, 0, 0, 0)  # (printed and ways, groups, rows, columns): without each group
-    p: NDArray[np.float64] = _none(0, 0)  # (rows, columns), one-sided, of the printed value among permuted ones
-    null_mean: NDArray[np.float64] = _none(0, 0)  # of CKA under permuted image order
-    null_std: NDArray[np.float64] = _none(0, 0)
+    values: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (ways, rows, columns)
+    # (printed and ways, groups of images, rows, columns): the same without each group
+    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
+    # (rows, columns): one-sided, of the printed value among permuted ones; mean and spread of CKA under permuted images
+    p: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    null_mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    null_std: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     def has(self, way: str) -> bool:
         """Whether this result holds a way."""
@@ -165,7 +163,7 @@ def cka(
     observed = [what.target for what in whats]
     images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None or repeats > 1, distinct=True)
     groups = ImageGroups(images.total, seed)
-    twins = [Watch(untrained(w.target, seed=seed), w.names, w.tokens) for w in whats] if UNTRAINED in ways else []
+    twins = untrained_twins(whats, seed) if UNTRAINED in ways else []
     runs, dropped = [], 0
     with evaluation_mode(*observed, *(twin.target for twin in twins)):
         for r in range(repeats):
@@ -178,6 +176,16 @@ def cka(
     how |= {"duplicates": images.duplicates[0], "neighbors by": metric, "groups": groups.count}
     both = list({id(s.model): s for s in observed}.values())
     return _result(whats, runs, how, images.about(*both, repeats=repeats))
+
+
+def untrained_twins(whats: list[Watch], seed: int) -> list[Watch]:
+    """The same watches in untrained twins: one of each model, and of two models never the same."""
+    models = list(dict.fromkeys(w.target.model for w in whats))
+    twins = {
+        m: untrained(next(w.target for w in whats if w.target.model is m), seed=seed, number=i)
+        for i, m in enumerate(models)
+    }
+    return [Watch(twins[w.target.model], w.names, w.tokens) for w in whats]
 
 
 def check_ways(ways: Any) -> tuple[str, ...]:

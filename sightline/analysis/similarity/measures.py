@@ -134,7 +134,7 @@ def linear_cka(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
 
 
 def nearest(raw: Float[Tensor, "m m"], centered: Float[Tensor, "m m"], k: int, metric: Metric) -> Int[Tensor, "m k"]:
-    """The k nearest rows of each row, from Gram matrices alone: by cosine of the features as they are, or by distance."""
+    """The k nearest rows of each row, from Gram matrices alone: by cosine of the raw features, or by distance."""
     if metric == "cosine":
         size = raw.diagonal().clamp(min=0).sqrt()
         near = raw / (size[:, None] * size).clamp(min=torch.finfo(raw.dtype).tiny)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sightline.analysis.similarity.grams import NEIGHBORS, Grams, stack_grams
+from sightline.analysis.similarity.grams import NEIGHBORS, SMALLEST, Grams, stack_grams
 from sightline.analysis.similarity.measures import neighbor_mask, u_center
 from sightline.analysis.similarity.ways import (
     PERMUTATIONS,
@@ -126,6 +126,8 @@ class Sums:
     def _add_lean(self, m: int, a: Grams, b: Grams | None, groups: Tensor | None) -> None:
         here, there = self._stacks(m, a.lean, None if b is None else b.lean)
         keep = ordinary_images(here) if there is here else ordinary_images(here, there)
+        if len(keep) < SMALLEST:
+            return
         x = u_center(here[:, keep[:, None], keep])
         y = x if there is here else u_center(there[:, keep[:, None], keep])
         self.ways[LEAN].add(x, y, None if groups is None else groups[keep.cpu()])

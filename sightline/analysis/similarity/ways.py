@@ -51,7 +51,7 @@ def top_channels(x: Float[Tensor, "m n d"]) -> Int[Tensor, " k"]:
     return spread.topk(max(1, round(OUTLIERS * x.shape[2]))).indices
 
 
-def ordinary_images(*stacks: Float[Tensor, "l m m"]) -> Int[Tensor, " k"]:
+def ordinary_images(*stacks: Float[Tensor, "_ m m"]) -> Int[Tensor, " k"]:
     """The images of a batch without the 1 % (at least one) that carry the largest share of any layer's variance."""
     shares = []
     for k in stacks:

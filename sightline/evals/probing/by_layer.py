@@ -67,7 +67,8 @@ def probe(
 
     `probe` is "ridge", "logistic" or "knn", or anything with fit and score; the default is Raghu et al.'s: ridge to +-1
     targets, its l2 tuned on held-out training images, anew for each fit. `LinearProbe(l2=1024)` takes the fixed l2 of
-    few-shot evaluation in the ViT and BiT papers. With `shots` it learns from so many images of each class (Raghu et al.: 10), once per seed, otherwise from all.
+    few-shot evaluation in the ViT and BiT papers. With `shots` it learns from so many images of each class (Raghu et
+    al.: 10), once per seed, otherwise from all.
     For the curves of their figure 11 extract with tokens "cls", "gap", "mean" or "first"; for residual networks with
     maps="last"; for figure D.4 with "all": the accuracy of a layer is then the mean over the tokens of its grid.
 
