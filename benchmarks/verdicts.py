@@ -250,19 +250,13 @@ def photographs(count: int):
     return sl.dataset(SHARED / "pets", split="train").sample(count, seed=0)
 
 
-def features(model, data, tokens: str) -> dict[str, NDArray]:
-    return sl.extract(model, data, layers="blocks", tokens=tokens, batch=16).layers
-
-
-def probe_hits(train, test, curves: list) -> NDArray:
-    """Each curve is a model, its layers' tokens, and how maps are brought to one size."""
-    rows = []
-    for model, tokens in curves:
-        both = [sl.extract(model, d, layers="blocks", tokens=tokens, batch=16, maps="last") for d in (train, test)]
-        probe = sl.evals.LinearProbe(l2=2.0**10)
-        rows.append(np.stack([one_layer(probe, *(f.layer(k) for f in both))[0] for k in both[0].layers]))
-    depth = max(map(len, rows))
-    return np.stack([r[np.linspace(0, len(r) - 1, depth).round().astype(int)] for r in rows])
+def probe_hits(train, test, model, layers, tokens: Sequence[str]) -> NDArray:
+    """For each choice of tokens, layer and test image, whether the probe is right."""
+    maps = "own" if observe(model).attention_blocks else "last"
+    both = [sl.extract(model, d, layers=layers, tokens="all", batch=16, maps=maps) for d in (train, test)]
+    probe = sl.evals.LinearProbe(l2=2.0**10)
+    chosen = [[f.reduce(t) for f in both] for t in tokens]
+    return np.stack([[one_layer(probe, *(f.layer(k) for f in pair))[0] for k in pair[0].layers] for pair in chosen])
 
 
 def populations(images: int) -> dict[str, Callable[[], Population]]:
@@ -280,7 +274,7 @@ def populations(images: int) -> dict[str, Callable[[], Population]]:
         )  # fmt: skip
 
     def places() -> Population:
-        first, last = (features(deit(), data, "patches")[k] for k in ("blocks.0.mlp_sum", "blocks.11.mlp_sum"))
+        first, last = sl.extract(deit(), data, layers=[0, 11], tokens="patches", batch=16).layers.values()
         cut = [torch.as_tensor(x).double().unflatten(1, (7, 2, 7, 2)).mean((2, 4)).flatten(1, 2) for x in (first, last)]
         batches = data.batches(deit().image, batch=64, device=None)
         pixels = torch.cat([torch.nn.functional.avg_pool2d(x.double(), 4) for x, _ in batches])
@@ -289,10 +283,12 @@ def populations(images: int) -> dict[str, Callable[[], Population]]:
 
     def probes() -> Population:
         test = sl.dataset(SHARED / "pets", split="test")
-        curves = [(deit(), t) for t in ("cls", "gap", "mean", "first", "gap")] + [(cnn, "gap")]
         names = ("CLS; class token", "CLS; mean of patches", "CLS; mean of all", "GAP; first token",
                  "GAP; mean of patches", "CNN; mean of the map")  # fmt: skip
-        return of_probes(probe_hits(data, test, curves), names)
+        hits = probe_hits(data, test, deit(), (0, 3, 6, 9, 11), ("cls", "gap", "mean", "first", "gap"))
+        theirs = probe_hits(data, test, cnn, "blocks", ("gap",))
+        theirs = theirs[:, np.linspace(0, theirs.shape[1] - 1, hits.shape[1]).round().astype(int)]
+        return of_probes(np.concatenate([hits, theirs]), names)
 
     return {
         "similarity": lambda: of_similarity(pooled(deit(), data, VIT), pooled(cnn, data, CNN, layers="all")),
