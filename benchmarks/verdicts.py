@@ -74,8 +74,7 @@ def row(claim: str, truth: sl.studies.Effect, every: list[sl.studies.Effect], pa
     """One effect, over all draws."""
     known = [e for e in every if math.isfinite(e.low)]
     shrink = math.sqrt(1 - part)
-    off = np.array([abs(e.value - truth.value) for e in known])
-    half = np.array([(e.high - e.low) / 2 for e in known])
+    covered = [shrink * (e.low - e.value) <= truth.value - e.value <= shrink * (e.high - e.value) for e in known]
     error = float(np.std([e.value for e in every], ddof=1)) / shrink
     edge = min(abs(truth.value - truth.bound - s * truth.margin) for s in (-1, 1))
     states = [e.state for e in every]
@@ -84,7 +83,7 @@ def row(claim: str, truth: sl.studies.Effect, every: list[sl.studies.Effect], pa
         "claim": claim,
         "effect": truth.what,
         "population": truth.value,
-        "covered": float((off <= half * shrink).mean()) if known else math.nan,
+        "covered": float(np.mean(covered)) if known else math.nan,
         "with_interval": len(known) / len(every),
         "errors_from_bound": edge / error if error > 0 else math.nan,
         "decided_rightly": states.count(right) / len(states),

@@ -217,7 +217,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 def _is_new(image: Tensor, seen: set[bytes]) -> bool:
     """Whether no image of this content was seen before; it counts as seen from now on."""
-    digest = hashlib.blake2b(image.detach().cpu().contiguous().view(torch.uint8).numpy(), digest_size=16).digest()
+    raw = image.detach().cpu().contiguous().view(torch.uint8).numpy()
+    digest = hashlib.blake2b(raw.data, digest_size=16).digest()
     known = digest in seen
     seen.add(digest)
     return not known

@@ -126,8 +126,14 @@ def over_training(by_seed: Mapping[Any, Verdict]) -> Verdict:
 
 
 def surviving(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Which of many verdicts survive Holm's correction. The undecided ones count, those without an interval do not."""
-    return holm([v.p for v in verdicts])
+    """Which of many verdicts survive Holm's correction. The undecided ones count, those without an interval do not.
+
+    >>> e = sl.studies.over_seeds("gain", [0.30, 0.31, 0.29, 0.30])
+    >>> v = sl.studies.Verdict(claim="V0", source="", statement="It gains.", models=("a",), effects=(e,))
+    >>> sl.studies.surviving([v, v])
+    [True, True]
+    """
+    return [same and v.state != "undecided" for same, v in zip(holm([v.p for v in verdicts]), verdicts)]
 
 
 def exact(what: str, value: float, **more: Any) -> Effect:

@@ -302,7 +302,7 @@ def test_a_head_that_looks_at_prefix_tokens_alone_has_no_distance(kept):
     assert found.summary()["upper half, mean"] == pytest.approx(np.nanmean(found.pixels[1]))
     assert "1 of 8 heads" in found.caption
     assert found.sorted_heads()[-1][1] == sorted(found.pixels[1][[0, 2, 3]].tolist())
-    want = sl.analysis.mean_distance(gone.double(), (8, 8), patch=4).mean(0)
+    want = sl.analysis.mean_distance(gone, (8, 8), patch=4).mean(0)
     np.testing.assert_allclose(found.pixels[1], want, rtol=1e-5)
     whole = sl.attention_distance(model, images)
     assert (whole.missing == 0).all()

@@ -142,8 +142,10 @@ class HeadSums:
         rows = probs[..., p:, :]
         inner = rows[..., p:]
         far = (inner * self.cells).sum(-1)
-        stays = inner.sum(-1) if p else torch.ones_like(far)
         spent = rows[..., :p].sum(-1) if p else torch.zeros_like(far)
+        stays = 1 - spent
+        if p and (stays < 0.1).any():  # a small difference of numbers near 1 has no digits: add up what stays
+            stays = inner.sum(-1)
         near = torch.where(stays > torch.finfo(far.dtype).eps, far / stays, torch.nan).nanmean(-1)
         known = ~near.isnan()
         near = near.nan_to_num(nan=0.0)

@@ -41,11 +41,11 @@ class HeadSubsets(Result):
     subsets: tuple[tuple[int, ...], ...]  # numbers of the heads
     columns: tuple[str, ...]
     block: int
-    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
+    replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
     # layers): the same without each group
     heads: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (single heads, layers of the CNN)
     head_distance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    head_replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    head_replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))
     places: tuple[tuple[int, int], ...] = ()  # block and number of each single head: all of the two lowest blocks
 
     def ranks(self) -> NDArray[np.float64]:

@@ -62,7 +62,7 @@ class CKA(Result):
     ways: tuple[str, ...] = ()  # of `values`: "within class", "without outliers", "untrained"
     values: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (ways, rows, columns)
     # (printed and ways, groups of images, rows, columns): the same without each group
-    replicates: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
+    replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
     # (rows, columns): one-sided, of the printed value among permuted ones; mean and spread of CKA under permuted images
     p: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     null_mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
@@ -172,7 +172,7 @@ def cka(
             sums = Sums(*names, ways=asked, groups=groups.count, seed=seed)
             dropped += run(sums, whats, images.batches(observed, repeat=r, what="CKA"), groups=groups, twins=twins)
             runs.append(sums)
-    how = {"n": runs[0].images, "batch": batch, "repeats": repeats, "seed": seed, "dropped": dropped}
+    how: dict[str, Any] = {"n": runs[0].images, "batch": batch, "repeats": repeats, "seed": seed, "dropped": dropped}
     how |= {"duplicates": images.duplicates[0], "neighbors by": metric, "groups": groups.count}
     both = list({id(s.model): s for s in observed}.values())
     return _result(whats, runs, how, images.about(*both, repeats=repeats))

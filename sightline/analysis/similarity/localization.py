@@ -41,7 +41,7 @@ class Localization(Result):
     class_token: NDArray[np.float64]  # (1 or 0, rows, columns)
     layer: str
     grid: tuple[int, int]
-    replicates: NDArray[np.float32] = field(
+    replicates: NDArray[np.floating] = field(
         default_factory=lambda: np.zeros((0, 0, 0, 0))
     )  # (groups of images, tokens,
     # rows, columns): the maps without each group
@@ -142,8 +142,8 @@ def localization(
                 s.model(made.images[0])
             member = torch.from_numpy(groups(made.index))
             sums.add(*_cells(tape[name], made.images[0], s, name, grid), groups=member)
-            for path, own in earlier.items():
-                own.add(*_cells(tape[path], made.images[0], s, path, sums.grid), groups=member)
+            for path, stage in earlier.items():
+                stage.add(*_cells(tape[path], made.images[0], s, path, sums.grid), groups=member)
             hits.append((sums.images, share_of_hits(sums.maps())))
     how = {"n": sums.images, "batch": batch, "seed": seed, "duplicates": images.duplicates[0], "groups": groups.count}
     found = replace(_result(s, name, sums, how), hits=np.array(hits), about=images.about(s))
