@@ -1,4 +1,4 @@
-"""Do the verdicts' 95 % intervals cover, and do they decide? `python -m benchmarks.verdicts [draws] [images]`.
+"""Do the verdicts' 95 % intervals cover, and do they decide? `python -m benchmarks.verdicts [draws images [names]]`.
 
 Photographs are a finite population: what a verdict's effect is over all of them is known. Samples are drawn from it
 again and again, the verdict is made of each as it is shipped, and its interval holds the population's value, or not.
@@ -8,6 +8,7 @@ are shortened by that before they are asked.
 Needs the shared data (SIGHTLINE_SHARED, or ../shared beside the checkout); without it nothing is done.
 """
 
+import json
 import math
 import os
 import sys
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import sightline as sl
-from benchmarks.race import save
+from benchmarks.race import RESULTS, save
 from sightline.analysis.similarity.grams import Grams
 from sightline.analysis.similarity.localization import centered_grams
 from sightline.analysis.similarity.measures import gram
@@ -301,21 +302,28 @@ def populations(images: int) -> dict[str, Callable[[], Population]]:
     }
 
 
-def main(draws: int = DRAWS, images: int = IMAGES) -> None:
-    """Every population, one table."""
+def main(draws: int = DRAWS, images: int = IMAGES, *names: str) -> None:
+    """Every population, or some of them by name; rows of the others stay as they were."""
     if not SHARED.is_dir():
         print("The shared photographs and weights are not here: nothing to do.")
         return
     torch.set_num_threads(1)
-    rows = []
+    saved = RESULTS / "verdicts.json"
+    rows = (
+        [r for r in json.loads(saved.read_text())["rows"] if names and r["images"] not in names]
+        if saved.exists()
+        else []
+    )
     for name, make in populations(images).items():
+        if names and name not in names:
+            continue
         p = make()
         n = min(SAMPLE, p.size // 3)
         for found in coverage(p, draws=draws, n=n):
             rows.append({"images": name, "of": p.size, "n": n, "draws": draws, **found})
             print(f"{found['claim']:>4} {found['covered']:.3f} {found['decided_rightly']:.2f} {found['effect']}")
-    save("verdicts", {"rows": rows})
+        save("verdicts", {"rows": rows})
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:3]), *sys.argv[3:])
