@@ -35,6 +35,7 @@ from sightline.data.scenes.scenes import Scenes
 from sightline.observe.identity import distinct_names, source
 from sightline.observe.images import ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.observe.provenance import training_of
 from sightline.observe.readout import readout
 from sightline.spec import Result
 
@@ -232,6 +233,24 @@ def _pooling(inspection: Inspection) -> Result:
     return pooling_comparison(cls, gap, *inspection.halves, shots=None, seed=inspection.seed)
 
 
+def _localization(t: Inspection, grid: tuple[int, int] | None = None) -> Result:
+    return localization(t.models[0], t.data, grid=grid, batch=min(BATCH, t.n), n=t.n, seed=t.seed)
+
+
+def _common_grid(t: Inspection) -> tuple[int, int]:
+    """The coarser of both models' last grids: CKA with larger patches is another number."""
+    a, b = (s.grid for s in (t.models[0], t.models[-1]))
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+def _with_reference(t: Inspection) -> Result:
+    """Block by block, with the model that was trained on more images; where that is not known, with the second."""
+    a, b = t.models
+    seen = [found.images if (found := training_of(s.model)) else 0 for s in (a, b)]
+    model, full = (b, a) if seen[0] > seen[1] > 0 else (a, b)
+    return block_similarity({model.name: model}, full, t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed)
+
+
 LOOK: dict[str, Analysis] = {
     "cka": Analysis(_cka, _too_few),
     "attention-distance": Analysis(
@@ -262,9 +281,7 @@ LOOK: dict[str, Analysis] = {
         _no_sums,
     ),
     "residual": Analysis(lambda t: residual_ratios(t.models[0], t.data, n=t.n, seed=t.seed), _no_sums),
-    "localization": Analysis(
-        lambda t: localization(t.models[0], t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed), _too_few
-    ),
+    "localization": Analysis(_localization, _too_few),
     "what-if": Analysis(
         lambda t: what_if(t.models[0], t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_attention
     ),
@@ -285,12 +302,7 @@ LOOK: dict[str, Analysis] = {
 COMPARE: dict[str, Analysis] = {
     "cka": Analysis(_cka, _too_few),
     "cka-pooled": Analysis(lambda t: _cka(t, layers="blocks", tokens="gap"), _too_few),
-    "block-similarity": Analysis(
-        lambda t: block_similarity(
-            {t.models[0].name: t.models[0]}, t.models[1], t.data, batch=min(BATCH, t.n), n=t.n, seed=t.seed
-        ),
-        _too_few,
-    ),
+    "block-similarity": Analysis(_with_reference, _too_few),
     "head-subsets": Analysis(
         lambda t: head_subsets(*_vit_first(t), t.data, batch=min(BATCH, t.n), n=t.n),
         lambda t: _not_vit_and_cnn(t) or _too_few(t),
@@ -308,7 +320,6 @@ TWICE = (
     "receptive-field",
     "receptive-field-before",
     "residual",
-    "localization",
     "attribution",
     "object-focus",
     "inductive-bias",
@@ -328,7 +339,15 @@ def one_of_two(analysis: Analysis, which: int) -> Analysis:
 def comparison() -> dict[str, Analysis]:
     """What compares two models, and what is worth having of both side by side."""
     both = {f"{name}-{'ab'[i]}": one_of_two(LOOK[name], i) for name in TWICE for i in (0, 1)}
+    for i, side in enumerate("ab"):
+        both[f"localization-{side}"] = Analysis(_on_common_grid(i), _too_few)
+        tokens = one_of_two(LOOK["token-probes"], i)
+        both[f"token-probes-{side}"] = Analysis(tokens.run, _not_cls_and_gap)
     return COMPARE | both
+
+
+def _on_common_grid(which: int) -> Callable[[Inspection], Result]:
+    return lambda t: _localization(replace(t, models=(t.models[which],)), _common_grid(t))
 
 
 def inspection(models: tuple[Model, ...], data: Dataset, *, n: int, seed: int, names: Sequence[str] = ()) -> Inspection:

@@ -1,6 +1,7 @@
 """What the stem has learned: patch filters and position embeddings (ViT, figure 7)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -9,10 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sightline.analysis.attention.statistics import cell_distances
+from sightline.data.draws import hash_key
 from sightline.evals.probing.ridge import threads
 from sightline.models.taps import record
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import About, Result
+
+NULLS = 20  # random tables and filters that a model's are compared with: 19 degrees of freedom, an interval of 2.1 sd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +34,17 @@ class PatchFilters(Result):
     explained: NDArray[np.float64]  # (k,), share of the variance
     low_frequency: NDArray[np.float64]  # (k,), share of the energy in the lowest quarter of frequencies
     low_frequency_of_noise: float  # the same for random filters
+    noise: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))  # (draws, 2): see `of_random_filters`
+
+    @property
+    def smoothness(self) -> float:
+        """Energy at low frequencies, each component weighted by what it explains."""
+        return float((self.low_frequency * self.explained).sum() / self.explained.sum())
 
     def summary(self) -> dict[str, float]:
-        weighted = float((self.low_frequency * self.explained).sum() / self.explained.sum())
         return {
             "variance explained": float(self.explained.sum()),
-            "energy at low frequencies": weighted,
+            "energy at low frequencies": self.smoothness,
             "energy at low frequencies, noise": self.low_frequency_of_noise,
         }
 
@@ -48,13 +57,8 @@ def patch_filters(model: Model, *, count: int = 28) -> PatchFilters:
     """
     s = observe(model)
     weight = first_kernel(s.model).detach().double().cpu()  # (d, c, y, x)
-    rows = weight.flatten(1)
-    rows = rows - rows.mean(0)
-    with threads(1):  # more of them wait for each other, by far the longest where others use the machine
-        _, values, basis = torch.linalg.svd(rows, full_matrices=False)
-    count = min(count, int((values > 1e-12 * values[0]).sum()))
-    sign = basis.gather(1, basis.abs().argmax(1, keepdim=True)).sign()  # a component has no sign of its own
-    parts = (basis * sign)[:count].unflatten(1, weight.shape[1:])
+    parts, explained = principal_filters(weight, count)
+    count = len(parts)
     noise = torch.randn(64, *weight.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return PatchFilters(
         title=f"Patch filters of {s.name}",
@@ -66,10 +70,38 @@ def patch_filters(model: Model, *, count: int = 28) -> PatchFilters:
         },
         about=About(models=(s.id,)),
         components=parts.permute(0, 2, 3, 1).numpy(),
-        explained=(values.square() / values.square().sum())[:count].numpy(),
+        explained=explained.numpy(),
         low_frequency=low_frequency(parts).numpy(),
         low_frequency_of_noise=low_frequency(noise).mean().item(),
+        noise=of_random_filters(weight.shape, count),
     )
+
+
+def principal_filters(
+    weight: Float[Tensor, "d c y x"], count: int
+) -> tuple[Float[Tensor, "k c y x"], Float[Tensor, " k"]]:
+    """Up to `count` principal components, the largest value of each positive, and the share of the variance of each."""
+    rows = weight.flatten(1)
+    rows = rows - rows.mean(0)
+    with threads(1):  # more of them wait for each other, by far the longest where others use the machine
+        _, values, basis = torch.linalg.svd(rows, full_matrices=False)
+    count = min(count, int((values > 1e-12 * values[0]).sum()))
+    sign = basis.gather(1, basis.abs().argmax(1, keepdim=True)).sign()  # a component has no sign of its own
+    parts = (basis * sign)[:count].unflatten(1, weight.shape[1:])
+    return parts, (values.square() / values.square().sum())[:count]
+
+
+def of_random_filters(shape: Sequence[int], count: int) -> NDArray[np.float64]:
+    """What so many components of random filters of this shape explain, and their energy at low frequencies, by draw.
+
+    Every initialization draws the weights of a kernel alike and independently, so this is the untrained twin's, too.
+    """
+    rows = []
+    for draw in range(NULLS):
+        random = torch.Generator().manual_seed(hash_key(draw, "random filters") >> 1)
+        parts, explained = principal_filters(torch.randn(*shape, generator=random, dtype=torch.float64), count)
+        rows.append([explained.sum().item(), ((low_frequency(parts) * explained).sum() / explained.sum()).item()])
+    return np.array(rows)
 
 
 def first_kernel(model: nn.Module) -> Tensor:
@@ -106,6 +138,7 @@ class PositionSimilarity(Result):
     row_column: float  # mean cosine in the same row or column minus that of other pairs at equal distance
     sinusoid: float  # share of the variance of the embedding that one wave per dimension explains
     sinusoid_of_noise: float  # the same for random embeddings
+    isotropic: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # `row_column` of tables without rows
 
     def summary(self) -> dict[str, float]:
         return {
@@ -166,7 +199,43 @@ def position_similarity(model: Model) -> PositionSimilarity:
         row_column=row_column(cosine, s.grid),
         sinusoid=one_wave(table),
         sinusoid_of_noise=one_wave(noise),
+        isotropic=of_isotropic_tables(cosine, s.grid, table.shape[2]),
     )
+
+
+def of_isotropic_tables(cosine: Float[Tensor, "n n"], grid: tuple[int, int], width: int) -> NDArray[np.float64]:
+    """`row_column` of random tables whose similarity falls with distance as this one's does, whatever the direction.
+
+    The decay is smoothed over distance: as it is, integer distances are those of rows and columns alone, and the
+    null would have the very effect that it is to lack.
+    """
+    far = cell_distances(grid, (1.0, 1.0))
+    kernel = smooth_decay(cosine, far)
+    values, basis = torch.linalg.eigh(kernel)
+    root = basis * values.clamp(min=0).sqrt()
+    found = []
+    for draw in range(NULLS):
+        random = torch.Generator().manual_seed(hash_key(draw, "isotropic table") >> 1)
+        table = root @ torch.randn(len(far), width, generator=random, dtype=torch.float64)
+        unit = table / table.norm(dim=1, keepdim=True)
+        found.append(row_column(unit @ unit.mT, grid))
+    return np.array(found)
+
+
+def smooth_decay(cosine: Float[Tensor, "n n"], far: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """The cosine as a function of distance alone: local lines, by a Gaussian window one cell wide; 1 with itself."""
+    levels, where = far.unique(return_inverse=True)
+    sums = torch.zeros(2, len(levels), dtype=torch.float64)
+    for row, value in zip(sums, (torch.ones_like(cosine), cosine)):
+        row.index_add_(0, where.flatten(), value.flatten())
+    count, mean = sums[0].clone(), sums[1] / sums[0]
+    count[0] = 0  # a patch with itself is 1, however steep the decay is
+    gap = levels[None, :] - levels[:, None]
+    weight = torch.exp(-(gap**2) / 2) * count
+    w0, w1, w2 = weight.sum(1), (weight * gap).sum(1), (weight * gap**2).sum(1)
+    line = (w2 * (weight @ mean) - w1 * ((weight * gap) @ mean)) / (w0 * w2 - w1**2).clamp(min=1e-12)
+    line[0] = 1.0
+    return line[where]
 
 
 def spearman(x: Tensor, y: Tensor) -> float:

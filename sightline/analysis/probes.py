@@ -1,7 +1,7 @@
 """What each layer and each token knows of the class: probes through the depth (Raghu et al., figures 11, 13, D.4)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ class LayerProbes(Result):
 
     curves: tuple[str, ...]  # "model; tokens"
     accuracy: NDArray[np.float64]  # (curves, blocks of the deepest); NaN after the last block of a shallower model
-    half_width: NDArray[np.float64]  # of the 95 % interval over seeds; NaN for one seed
+    half_width: NDArray[np.float64]  # of the 95 % interval over draws of the shots; NaN for one draw
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # without test images
 
     def summary(self) -> dict[str, float]:
         numbers: dict[str, float] = {}
@@ -74,7 +75,7 @@ def layer_probes(
     given = dict(models) if isinstance(models, Mapping) else {"model": models}
     if not given:
         raise ValueError("There is no model to probe.")
-    names, rows, bands, about = [], [], [], []
+    names, rows, bands, left, about = [], [], [], [], []
     for name, model in given.items():
         s = observe(model)
         s = s.with_name(name) if isinstance(models, Mapping) else s
@@ -86,6 +87,7 @@ def layer_probes(
             names.append(f"{name}; {curve}")
             rows.append(found.mean)
             bands.append(found.half_width)
+            left.append(found.replicates)
             about.append(found.about)
     return LayerProbes(
         title="What each block knows",
@@ -103,6 +105,7 @@ def layer_probes(
         curves=tuple(names),
         accuracy=pad_rows(rows),
         half_width=pad_rows(bands),
+        replicates=np.stack([pad_rows(list(group)) for group in zip(*left)]) if len(left[0]) else np.zeros((0, 0, 0)),
     )
 
 

@@ -61,8 +61,8 @@ class ResidualRatios(Result):
     class_token: NDArray[np.float64]  # (3 measures, additions), NaN without one
     per_token: NDArray[np.float64]  # (3 measures, additions, tokens), prefix first; no tokens for a CNN: maps differ
     reasons: dict[str, str] = field(default_factory=dict)
-    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, 2,
-    # additions): `ratio` and that of the class token without each group
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, 4,
+    # additions): without each group, `ratio` and that of the class token, `cosine_sum` and that of the class token
 
     def of(self, sublayer: str) -> NDArray[np.intp]:
         """The rows of one kind of sublayer."""
@@ -165,7 +165,7 @@ def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: Abou
     tokens = s.prefix + s.grid[0] * s.grid[1] if s.attention_blocks else 0
     patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
     each = np.full((3, len(names), tokens), np.nan)
-    left = np.full((len(watch.images), 2, len(names)), np.nan)
+    left = np.full((len(watch.images), 4, len(names)), np.nan)
     n = watch.images.double().numpy()
     for i, name in enumerate(names):
         if name in watch.total and name not in watch.why:
@@ -173,10 +173,10 @@ def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: Abou
             mean = groups.sum(0) / n.sum()
             patches[:, i] = mean[:, prefix:].mean(1)
             with np.errstate(invalid="ignore", divide="ignore"):  # an infinite ratio, or all images in one group
-                less = (groups[:, 0].sum(0) - groups[:, 0]) / (n.sum() - n)[:, None]
-            left[:, 0, i] = less[:, prefix:].mean(1)
+                less = (groups.sum(0) - groups)[:, [0, 2]] / (n.sum() - n)[:, None, None]
+            left[:, 0::2, i] = less[:, :, prefix:].mean(2)
             if s.class_token and prefix:
-                first[:, i], left[:, 1, i] = mean[:, 0], less[:, 0]
+                first[:, i], left[:, 1::2, i] = mean[:, 0], less[:, :, 0]
             if mean.shape[1] == tokens:
                 each[:, i] = mean
     parts = watch.sums.values()

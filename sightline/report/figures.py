@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from sightline.files import atomic
 from sightline.spec import Result
-from sightline.studies.verdict import Effect
+from sightline.studies.effects import Effect
 from sightline.views.drawing import draw
 from sightline.views.points import points
 from sightline.views.style import INK, figure_style
@@ -66,7 +66,8 @@ def interval_plot(e: Effect) -> dict[str, float | None] | None:
     """Positions of bound, claimed side, interval and value of an effect in a small plot; None without a value."""
     if not math.isfinite(e.value):
         return None
-    ends = [x for x in (e.low, e.high, e.value, e.bound) if math.isfinite(x)]
+    edges = (e.bound - e.margin, e.bound + e.margin)  # of a claim that two things are equal
+    ends = [x for x in (e.low, e.high, e.value, *edges) if math.isfinite(x)]
     low, high = min(ends), max(ends)
     pad = (high - low) * 0.15 or max(abs(high), 1) * 0.15
     low, high = low - pad, high + pad
@@ -75,7 +76,9 @@ def interval_plot(e: Effect) -> dict[str, float | None] | None:
         return round(WIDTH * (x - low) / (high - low), 1)
 
     known = math.isfinite(e.low) and math.isfinite(e.high) and e.high > e.low
-    left, right = (at(e.bound), float(WIDTH)) if e.side == "above" else (0.0, at(e.bound))
+    left, right = at(edges[0]), at(edges[1])
+    if e.side != "within":
+        left, right = (left, float(WIDTH)) if e.side == "above" else (0.0, right)
     return {
         "left": left,
         "width": round(right - left, 1),

@@ -89,7 +89,7 @@ class Page:
         """A verdict with its effects, and with the images if two verdicts differ only in these."""
         same = Counter((w.claim, w.models) for w in self.verdicts)
         known = {e.result.about.images: images_label(e.result) for e in reversed(self.found.entries)}
-        remarks = (v.why(), v.note if v.effects else "")  # without effects, the note is the reason
+        remarks = (v.why(), v.survives(), v.note if v.effects else "")  # without effects, the note is the reason
         return {
             "verdict": v,
             "css": STATES[v.state],

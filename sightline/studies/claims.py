@@ -19,7 +19,15 @@ from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.spec import Result
-from sightline.studies import cka_claims, probe_claims, raghu_claims, vit_claims
+from sightline.studies import (
+    cka_claims,
+    field_claims,
+    head_claims,
+    place_claims,
+    probe_claims,
+    residual_claims,
+    vit_claims,
+)
 from sightline.studies.evidence import Evidence, Where, anything, gather
 from sightline.studies.verdict import Assessment, Verdict
 
@@ -36,7 +44,6 @@ class Claim:
     where: Where = anything  # which results of these types
     related: tuple[type[Result], ...] = ()  # types that show the same thing and do not decide it
     wants: str  # what a user computes to have it decided
-    needs: int = 1  # seeds
 
     def about(self, result: Result) -> bool:
         """Whether this claim belongs beside a result."""
@@ -50,7 +57,7 @@ CLAIMS = (
         number="V7",
         source=f"{V}, figure 7 middle",
         statement="The closer two patches are, the more similar their position embeddings; patches of one row or "
-        "column have similar embeddings.",
+        "column are more similar than their distance alone explains.",
         judge=vit_claims.positions,
         reads=(PositionSimilarity,),
         wants="positions",
@@ -60,22 +67,23 @@ CLAIMS = (
         source=f"{V}, figure 7 right",
         statement="In the lowest block some heads are local and some global; attention distance grows with depth, and "
         "most heads of the upper half are global.",
-        judge=vit_claims.distances,
+        judge=head_claims.distances,
         reads=(AttentionDistance,),
         wants="attention-distance",
     ),
     Claim(
         number="V9",
         source=f"{V}, section 4.5",
-        statement="The lowest block of a hybrid has fewer local heads than that of a ViT.",
-        judge=vit_claims.hybrid_heads,
+        statement="The most local head of a hybrid's lowest block looks farther than that of a ViT's.",
+        judge=head_claims.hybrid_heads,
         reads=(AttentionDistance,),
         wants="attention-distance of a ViT and a hybrid",
     ),
     Claim(
         number="V10",
         source=f"{V}, figure 7 left",
-        statement="The first principal components of the patch filters look like a smooth basis.",
+        statement="The first principal components of the patch filters explain more of them, and are smoother, than "
+        "those of random filters.",
         judge=vit_claims.filters,
         reads=(PatchFilters,),
         wants="patch-filters",
@@ -98,7 +106,6 @@ CLAIMS = (
         judge=vit_claims.shots,
         reads=(FewShot,),
         wants="sl.fewshot",
-        needs=3,
     ),
     Claim(
         number="B6",
@@ -107,7 +114,6 @@ CLAIMS = (
         judge=vit_claims.ways_and_shots,
         reads=(Episodes,),
         wants="sl.episodes with several ways and shots",
-        needs=3,
     ),
     Claim(
         number="C1",
@@ -131,7 +137,8 @@ CLAIMS = (
     Claim(
         number="C3",
         source=f"{R}, figure 2",
-        statement="The lower half of a ResNet matches about the lowest quarter of a ViT.",
+        statement="The lower half of a ResNet matches about the lowest quarter of a ViT, the upper half the third "
+        "after it.",
         judge=cka_claims.lower_half,
         reads=(CKA,),
         where=cka_claims.across,
@@ -150,25 +157,27 @@ CLAIMS = (
         number="C5",
         source=f"{R}, figure 3",
         statement="The two lowest blocks mix local and global heads; the two highest have global heads only.",
-        judge=raghu_claims.low_and_high_heads,
+        judge=head_claims.low_and_high_heads,
         reads=(AttentionDistance,),
         wants="attention-distance",
     ),
     Claim(
         number="C7",
         source=f"{R}, figure 5",
-        statement="The more local heads are, the more similar their output is to the lower layers of a ResNet.",
-        judge=raghu_claims.subsets,
+        statement="The more local a head of the lowest blocks is, the more similar its output is to the lower layers "
+        "of a ResNet.",
+        judge=head_claims.subsets,
         reads=(HeadSubsets,),
         wants=TWO,
     ),
     Claim(
         number="C8",
         source=f"{R}, figure 6",
-        statement="Effective receptive fields of lower layers are larger in a ViT than in a ResNet.",
-        judge=raghu_claims.receptive,
+        statement="Effective receptive fields of lower layers are larger in a ViT than in a ResNet; a ResNet's grow "
+        "gradually, a ViT's in one jump.",
+        judge=field_claims.receptive,
         reads=(ReceptiveField,),
-        where=raghu_claims.after_addition,
+        where=field_claims.after_addition,
         wants=TWO,
     ),
     Claim(
@@ -176,16 +185,16 @@ CLAIMS = (
         source=f"{R}, figures C.1 to C.4",
         statement="After the residual addition a token's own patch dominates a ViT's receptive field at all depths, "
         "before it much less; a ResNet shows no such difference.",
-        judge=raghu_claims.center_patch,
+        judge=field_claims.center_patch,
         reads=(ReceptiveField,),
-        wants="receptive-field and receptive-field-before",
+        wants=TWO,
     ),
     Claim(
         number="C10",
         source=f"{R}, figure 7",
-        statement="The class token passes through the skip connections in the lower half and is rewritten in the upper "
-        "half; patch tokens do the reverse.",
-        judge=raghu_claims.class_token_skips,
+        statement="The class token passes through the skip connections more than patch tokens do up to some depth, and "
+        "less from there on.",
+        judge=residual_claims.class_token_skips,
         reads=(ResidualRatios,),
         wants="residual of a model with a class token",
     ),
@@ -193,7 +202,7 @@ CLAIMS = (
         number="C11",
         source=f"{R}, figure 7",
         statement="Skip connections carry more in a ViT than in a ResNet.",
-        judge=raghu_claims.skips_of_both,
+        judge=residual_claims.skips_of_both,
         reads=(ResidualRatios,),
         wants=TWO,
     ),
@@ -202,24 +211,25 @@ CLAIMS = (
         source=f"{R}, figures E.1 and E.2",
         statement="Late changes of the class token come from the MLP more than from attention; cosines cross over as "
         "ratios do.",
-        judge=raghu_claims.late_class_token,
+        judge=residual_claims.late_class_token,
         reads=(ResidualRatios,),
         wants="residual of a model with a class token",
     ),
     Claim(
         number="C14",
         source=f"{R}, figure 9",
-        statement="In the last block of a ViT with a class token, most interior tokens are still most similar to their "
-        "own input patch.",
-        judge=raghu_claims.own_place,
+        statement="In the last block of a ViT with a class token, interior tokens are still more similar to their own "
+        "input patch than to others.",
+        judge=place_claims.own_place,
         reads=(Localization,),
         wants="localization",
     ),
     Claim(
         number="C15",
         source=f"{R}, figure 9",
-        statement="The last feature map of a ResNet is less well localized.",
-        judge=raghu_claims.own_place_of_both,
+        statement="The last feature map of a ResNet is less well localized; its earlier stages are better than that, "
+        "and still below the ViT.",
+        judge=place_claims.own_place_of_both,
         reads=(Localization,),
         wants=TWO,
     ),
@@ -227,10 +237,10 @@ CLAIMS = (
         number="C16",
         source=f"{R}, figure 10",
         statement="Trained with average pooling, a ViT loses localization.",
-        judge=raghu_claims.own_place_by_pool,
+        judge=place_claims.own_place_by_pool,
         reads=(Localization,),
         related=(PoolingComparison,),
-        wants="localization of a CLS and a GAP model",
+        wants="sightline compare of a CLS and a GAP model",
     ),
     Claim(
         number="C17",
@@ -239,19 +249,17 @@ CLAIMS = (
         judge=probe_claims.tokens_by_pool,
         reads=(ProbeAccuracy,),
         related=(PoolingComparison,),
-        wants="sl.analysis.token_probes of a CLS and a GAP model",
-        needs=3,
+        wants="sightline compare of a CLS and a GAP model",
     ),
     Claim(
         number="C18",
         source=f"{R}, figure 11b",
         statement="Probed the way they were trained, both models end up equal; a GAP model's first token is poor early "
-        "and good late.",
+        "and good late; the mean of a CLS model's tokens equals its class token until the last third, then falls off.",
         judge=probe_claims.five_curves,
         reads=(LayerProbes,),
         related=(PoolingComparison,),
-        wants="sl.layer_probes of a CLS and a GAP model",
-        needs=3,
+        wants="sightline compare of a CLS and a GAP model",
     ),
     Claim(
         number="C19",
@@ -260,27 +268,25 @@ CLAIMS = (
         judge=probe_claims.middle_and_end,
         reads=(LayerProbes,),
         related=(PoolingComparison,),
-        wants="sl.layer_probes of a CLS and a GAP model",
-        needs=3,
+        wants="sightline compare of a CLS and a GAP model",
     ),
     Claim(
         number="C20",
         source=f"{R}, figure 12",
-        statement="With less training data the lower blocks stay the same and the upper ones change.",
-        judge=raghu_claims.data_scale,
+        statement="With less training data the lower blocks stay the same and the upper ones change, in larger models "
+        "more.",
+        judge=cka_claims.data_scale,
         reads=(BlockSimilarity,),
-        where=raghu_claims.varies_data,
-        wants='sl.analysis.block_similarity with varied="data"',
-        needs=3,
+        where=cka_claims.varies_data,
+        wants="sightline compare of a run on part of the data with one on all of it, for two sizes of model",
     ),
     Claim(
         number="C22",
         source=f"{R}, figure 13",
-        statement="Middle layers of a ViT predict the class better than those of a ResNet.",
+        statement="The middle third of a ViT predicts the class better than that of a ResNet.",
         judge=probe_claims.middle_of_both,
         reads=(LayerProbes,),
-        wants="sl.layer_probes of a ViT and a CNN",
-        needs=3,
+        wants=TWO,
     ),
 )
 
@@ -289,8 +295,10 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
     """What results say about every claim they bear on, once for each model or pair of models.
 
     A claim holds if the whole 95 % interval of each of its effects lies on the claimed side of its bound; it does not
-    if one lies wholly on the other side; all else, and too few seeds, is undecided. The bounds are ours, not the
-    papers'. Models are told apart by fingerprint, and two models are compared only on the same images.
+    if one lies wholly on the other side; all else, and what has no interval, is undecided. The bounds are ours, not the
+    papers'. The verdicts are about these models, and the intervals over images; what training so does takes several
+    training seeds: `sl.studies.over_training`. Models are told apart by fingerprint, and two models are compared only
+    on the same images.
 
     >>> import numpy as np
     >>> r = sl.evals.FewShot(title="", caption="", shots=(1, 5), seeds=(0, 1, 2), classes=("a", "b"),
@@ -313,10 +321,9 @@ def judge(c: Claim, evidence: Evidence) -> list[Verdict]:
             models=tuple(m.name for m in found.models),
             fingerprints=tuple(m.fingerprint for m in found.models),
             effects=found.effects,
-            seeds=found.seeds,
-            needs=c.needs,
             note=found.note,
             images=found.images,
+            ways=found.ways,
         )
         for found in c.judge(evidence)
     ]

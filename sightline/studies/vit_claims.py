@@ -1,80 +1,42 @@
-"""Claims of the ViT paper (V), of BiT and about few-shot learning (B) that saved results can decide."""
+"""Claims of the ViT paper about positions, filters and rollout (V), of BiT and about few-shot learning (B)."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from sightline.analysis.attention.distance import AttentionDistance
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
 from sightline.analysis.saliency.faithfulness import ObjectMass
 from sightline.analysis.saliency.object_focus import ObjectFocus
 from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.spec import ModelId
-from sightline.studies.evidence import Evidence, Model, couples
-from sightline.studies.verdict import Assessment, Effect, around, exact, mean_of, share_difference, share_of
+from sightline.studies.effects import against_nulls
+from sightline.studies.evidence import Evidence
+from sightline.studies.verdict import Assessment, exact, mean_of
 
-NEAR, FAR = 1 / 3, 2 / 3  # of the distance of uniform attention; our reading of "local" and "global"
+DECAY = -0.3  # rank correlation: a weaker one leaves over nine tenths of the ranks' variance to other things
 
 
 def positions(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(list(e.models), PositionSimilarity):
+        what = "same row or column, minus others as far apart; minus isotropic tables"
         effects = (
-            exact("rank correlation of cosine and distance", r.decay, bound=-0.3, side="below"),
-            exact("same row or column, minus others as far apart", r.row_column),
+            exact("rank correlation of cosine and distance", r.decay, bound=DECAY, side="below"),
+            against_nulls(what, r.row_column, r.isotropic, "isotropic tables of the same decay"),
         )
         yield Assessment(models=(m.id,), effects=effects)
-
-
-def head_effect(what: str, r: AttentionDistance, place: tuple[int, int], bound: float, side: Any) -> Effect:
-    """The distance of one head as a fraction of that of uniform attention."""
-    value, error = r.pixels[place] / r.uniform, r.error[place] / r.uniform
-    return around(what, value, 1.96 * error, "images", bound=bound, side=side)
-
-
-def extreme(r: AttentionDistance, rows: range, pick: str) -> tuple[int, int]:
-    """Block and head of the most local or most global head within some blocks."""
-    part = r.pixels[rows.start : rows.stop]
-    flat = np.argmin(part) if pick == "local" else np.argmax(part)
-    block, head = divmod(int(flat), part.shape[1])
-    return rows.start + block, head
-
-
-def distances(e: Evidence) -> Iterator[Assessment]:
-    first = range(0, 1)
-    for m, r in e.each(e.of("vit", "hybrid", ""), AttentionDistance):
-        half = max(1, len(r.pixels) // 2)
-        rise = (r.pixels[half:].mean() - r.pixels[:half].mean()) / r.uniform
-        error = (r.error[half:].mean() + r.error[:half].mean()) / r.uniform  # as if all heads erred together
-        far = r.pixels[half:] > FAR * r.uniform
-        effects = (
-            head_effect("most local head of the lowest block", r, extreme(r, first, "local"), NEAR, "below"),
-            head_effect("most global head of the lowest block", r, extreme(r, first, "global"), FAR, "above"),
-            around("rise from the lower to the upper half", rise, 1.96 * error, "images"),
-            share_of("heads of the upper half that are global", far, "heads", bound=0.5),
-        )
-        note = "distances as fractions of that of uniform attention; local: below 1/3, global: above 2/3"
-        yield Assessment(models=(m.id,), effects=effects, note=note, images=r.about.images)
-
-
-def hybrid_heads(e: Evidence) -> Iterator[Assessment]:
-    def judge(vit: Model, hybrid: Model, a: AttentionDistance, b: AttentionDistance) -> Assessment:
-        local = [share_of("", x.pixels[0] < NEAR * x.uniform, "heads") for x in (a, b)]
-        effect = share_difference("local heads of the lowest block, ViT minus hybrid", local[0], local[1])
-        return Assessment(models=(vit.id, hybrid.id), effects=(effect,))
-
-    return e.compare(couples(e.of("vit"), e.of("hybrid")), AttentionDistance, judge)
 
 
 def filters(e: Evidence) -> Iterator[Assessment]:
     for m, r in e.each(e.of("vit", ""), PatchFilters):
-        low = float((r.low_frequency * r.explained).sum() / r.explained.sum())
+        over, count = "random filters of the same shape", len(r.explained)
+        explained = float(r.explained.sum())
         effects = (
-            exact(f"variance that {len(r.explained)} components explain", float(r.explained.sum()), bound=0.5),
-            exact("energy at low frequencies, minus noise", low - r.low_frequency_of_noise),
+            against_nulls(f"variance that {count} components explain, minus random", explained, r.noise[:, 0], over),
+            against_nulls("energy at low frequencies, minus random", r.smoothness, r.noise[:, 1], over),
         )
-        yield Assessment(models=(m.id,), effects=effects)
+        note = f"{explained:.0%} of the variance, {r.smoothness:.0%} of its energy at low frequencies"
+        yield Assessment(models=(m.id,), effects=effects, note=note)
 
 
 def rollout_focus(e: Evidence) -> Iterator[Assessment]:
@@ -96,10 +58,11 @@ def shots(e: Evidence) -> Iterator[Assessment]:
     for r in e.all(FewShot):
         if len(r.shots) < 2:
             continue
-        gain = mean_of(f"{r.shots[-1]}-shot minus {r.shots[0]}-shot accuracy", r.accuracy[-1] - r.accuracy[0], "draws")
+        what = f"{r.shots[-1]}-shot minus {r.shots[0]}-shot accuracy"
+        gain = mean_of(what, r.accuracy[-1] - r.accuracy[0], "draws of the shots")
         spread = r.accuracy.std(1, ddof=1) if len(r.seeds) > 1 else np.full(len(r.shots), np.nan)
         note = f"spread over draws: {spread[0]:.3f} at {r.shots[0]}, {spread[-1]:.3f} at {r.shots[-1]} shots"
-        yield Assessment(models=_models(r), effects=(gain,), seeds=len(r.seeds), note=note, images=r.about.images)
+        yield Assessment(models=_models(r), effects=(gain,), note=note, images=r.about.images)
 
 
 def ways_and_shots(e: Evidence) -> Iterator[Assessment]:
@@ -114,4 +77,4 @@ def ways_and_shots(e: Evidence) -> Iterator[Assessment]:
             mean_of(f"{r.ways[few]}-way minus {r.ways[many]}-way accuracy", falls, "episodes"),
             mean_of(f"{r.shots[most]}-shot minus {r.shots[one]}-shot accuracy", rises, "episodes"),
         )
-        yield Assessment(models=_models(r), effects=effects, seeds=r.accuracy.shape[2], images=r.about.images)
+        yield Assessment(models=_models(r), effects=effects, images=r.about.images)

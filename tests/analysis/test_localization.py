@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import sightline as sl
-from sightline.analysis.similarity.localization import PatchSums
+from sightline.analysis.similarity.localization import PatchSums, own_minus_other
 from tests import peers
 
 
@@ -65,7 +65,7 @@ def test_cka_sees_through_a_rotation_and_finds_a_permutation():
     order = torch.randperm(9)
     sums = PatchSums()
     sums.add(turned[order], patches, 0, (3, 3))
-    cka = sums.pairs.cka()
+    cka = torch.from_numpy(sums.maps()).flatten(1)
     assert cka.argmax(1).tolist() == order.tolist()
     torch.testing.assert_close(cka.amax(1), torch.ones(9, dtype=torch.float64), atol=1e-6, rtol=0)
 
@@ -100,3 +100,40 @@ def test_errors(make_images):
         sl.localization(model, make_images.subset(indices=[1, 2]))
     with pytest.raises(ValueError, match="not one for each"):
         sl.localization(model, make_images, layer="pooled")
+
+
+def test_a_coarser_grid_averages_tokens_and_cuts_larger_patches(make_images):
+    model = sl.build("vit-nano4", classes=0, depth=1)
+    found = sl.localization(model, make_images, batch=96, grid=(4, 4))
+    images = next(iter(make_images.batches(model.image, batch=96)))[0]
+    with torch.no_grad(), sl.record(model, "blocks.0.mlp_sum") as tape:
+        model(images)
+    token = tape["blocks.0.mlp_sum"][:, 1:].unflatten(1, (8, 8))[:, 2:4, 4:6].mean((1, 2))
+    patch = images[:, :, 8:16, 16:24]
+    assert found.maps.shape == (16, 4, 4)
+    assert found.maps[6, 1, 2] == pytest.approx(sl.analysis.linear_cka(token, patch), abs=1e-4)
+    with pytest.raises(ValueError, match="at most that of the layer, 8 x 8"):
+        sl.localization(model, make_images, grid=(16, 16))
+
+
+def test_earlier_stages_of_a_cnn_are_looked_at_on_the_last_grid(make_images):
+    cnn = sl.build("bit-nano", classes=0)
+    found = sl.localization(cnn, make_images, batch=96)
+    assert len(found.stages) == len(found.earlier) == 2
+    alone = sl.localization(cnn, make_images, batch=96, layer=found.stages[0], grid=found.grid)
+    assert alone.stages == ()
+    assert found.earlier[0] == pytest.approx(own_minus_other(alone.maps), abs=1e-6)
+    assert found.earlier_replicates[3, 0] == pytest.approx(own_minus_other(alone.replicates[3]), abs=1e-4)
+
+
+def test_hits_are_counted_batch_by_batch(make_images):
+    found = sl.localization(sl.build("vit-nano4", classes=0, depth=1), make_images, batch=48)
+    assert found.hits[:, 0].tolist() == [48, 96]
+    assert found.hits[-1, 1] == pytest.approx(found.summary()["interior tokens most like their own patch"])
+
+
+def test_a_token_that_knows_the_middle_knows_no_place():
+    """Whichever token it is: the difference to its own patch is that of patches, and cancels."""
+    one = np.array([[0.1, 0.1, 0.1, 0.1], [0.1, 0.5, 0.4, 0.1], [0.1, 0.3, 0.6, 0.1], [0.1, 0.1, 0.1, 0.1]])
+    assert own_minus_other(np.tile(one, (16, 1, 1))) == pytest.approx(0)
+    assert own_minus_other(np.eye(16).reshape(16, 4, 4)) == pytest.approx(1)

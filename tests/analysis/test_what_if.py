@@ -117,6 +117,11 @@ def test_head_subsets():
     heads = a["blocks.1.attn.per_head"][:, list(found.subsets[2])]
     assert found.similarity[2, 0] == pytest.approx(sl.analysis.linear_cka(heads, b[found.columns[0]]), abs=1e-4)
     assert (np.diff(found.distance) >= 0).all()
+    assert found.places == tuple((b, h) for b in (0, 1) for h in range(4))  # single heads of the two lowest blocks
+    last = a["blocks.1.attn.per_head"][:, 3]
+    assert found.heads[7, 0] == pytest.approx(sl.analysis.linear_cka(last, b[found.columns[0]]), abs=1e-4)
+    assert found.head_distance[7] == pytest.approx(sl.attention_distance(vit, data).pixels[1, 3])
+    assert found.head_replicates.shape == (20, 8, 2)
     whole = sl.analysis.head_subsets(vit, cnn, data, size=4, batch=48, layers="blocks")
     assert whole.similarity.shape == (1, 3)
     with pytest.raises(ValueError, match="1 to 4 heads"):

@@ -103,11 +103,14 @@ def test_what_a_probe_refuses():
 def test_curves_by_layer_and_by_token():
     model = random_model()
     both = [sl.extract(model, scenes(num=80, split=s), layers=[0, 5], tokens="all") for s in ("train", "test")]
-    found = sl.probe(*both, shots=3, seeds=2)
+    found = sl.probe(*both, probe=sl.evals.LinearProbe(l2=1024), shots=3, seeds=2)
     assert found.accuracy.shape == (2, 2)
     assert found.per_token.shape == (2, 65)
     assert found.map("blocks.0.mlp_sum").shape == (8, 8)
     np.testing.assert_allclose(found.per_token[:, 1:].mean(1), found.mean)  # the class token does not count
+    np.testing.assert_allclose(found.replicates.mean(0), found.mean)  # 20 groups of 4 of the 80 test images
+    assert found.replicates.shape == (20, 2)
+    assert found.replicates.std(0).min() > 0
     one = sl.fewshot(
         *(sl.evals.FeatureTable.of(e["blocks.5.mlp_sum"][:, 7], e.labels) for e in both), shots=(3,), seeds=2
     )
@@ -117,6 +120,20 @@ def test_curves_by_layer_and_by_token():
     assert pooled.per_token is None
     with pytest.raises(ValueError, match="no map"):
         pooled.map("blocks.0.mlp_sum")
+
+
+def test_a_probe_that_tells_its_score_alone_has_no_replicates():
+    class Share:
+        def fit(self, train):
+            return self
+
+        def score(self, test):
+            return 0.25
+
+    x, y = clusters(40)
+    found = sl.probe((x, y), (x, y), probe=Share())
+    assert found.mean.tolist() == [0.25]
+    assert found.replicates.shape == (0, 1)
 
 
 def test_residual_networks_by_the_papers_protocol(tmp_path):

@@ -16,6 +16,14 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).random(shape)
 
 
+def without_groups(whole, error, *, groups=20, seed=0):
+    """Values without each group of images, such that the jackknife's standard error of every number is `error`."""
+    noise = np.random.default_rng(seed).standard_normal((groups, *np.shape(whole)))
+    noise -= noise.mean(0)
+    scale = np.sqrt((groups - 1) / groups * np.square(noise).sum(0))
+    return whole + error * noise / scale
+
+
 def make_images(n=3, side=16):
     return (random(n, side, side, 3) * 255).astype(np.uint8)
 
@@ -33,6 +41,7 @@ def cka(rows=6, columns=6, *, models=(VIT,), **how):
         knn=s * 0.5,
         rows=names[0],
         columns=names[1] if rows == columns else tuple(f"unit.{i}" for i in range(columns)),
+        replicates=without_groups(s, 0.005)[None],
     )
 
 
@@ -52,11 +61,16 @@ def distance(low=(10.0, 60.0, 110.0), high=(100.0, 105.0, 110.0), *, model=VIT, 
         image_size=(224, 224),
         grid=(14, 14),
         prefix=1,
+        replicates=without_groups(pixels, error, seed=len(model.name)),
     )
 
 
-def receptive(radius=10.0, *, side="after", model=VIT, own=0.4, error=0.01, layers=4):
+def receptive(radius=10.0, *, side="after", model=VIT, own=0.4, error=0.01, layers=4, jump=0.0, largest=0.9):
     maps = random(layers, 32, 32)
+    radii = np.stack([np.full(layers, radius), np.full(layers, radius * 1.5) + jump * (np.arange(layers) >= 2)], 1)
+    owns = np.full(layers, own)
+    shares = np.full(layers, largest)
+    seed = len(side) + 10 * len(model.name)  # what two results have in common would cancel
     return sl.analysis.ReceptiveField(
         title="Receptive fields",
         caption="Synthetic.",
@@ -66,10 +80,13 @@ def receptive(radius=10.0, *, side="after", model=VIT, own=0.4, error=0.01, laye
         maps=maps / maps.sum((1, 2), keepdims=True),
         names=tuple(f"blocks.{i}" for i in range(layers)),
         centers=np.full((layers, 2), 16.0),
-        radii=np.stack([np.full(layers, radius), np.full(layers, radius * 1.5)], 1),
-        own=np.full(layers, own),
+        radii=radii,
+        own=owns,
         radii_error=np.full((layers, 2), error),
         own_error=np.full(layers, error),
+        replicates=without_groups(np.concatenate([radii, owns[:, None]], 1), error, seed=seed),
+        largest=shares if side == "after" else np.zeros(0),
+        largest_replicates=without_groups(shares, 0.05) if side == "after" else np.zeros((0, 0)),
     )
 
 
@@ -78,7 +95,8 @@ def residual(lower=1.0, upper=-1.0, *, model=VIT, ratio=2.0):
     shift = np.where(np.arange(12) < 6, lower, upper) + 0.1 * np.sin(np.arange(12))
     per = np.full(12, ratio) + 0.01 * np.arange(12)
     own = np.stack([per * np.exp(shift), np.zeros(12), 0.9 + 0.05 * np.sign(shift)])
-    own[0, 1::2] *= 0.5  # the MLP adds more
+    own[0, 1::2] *= 0.8  # the MLP adds more
+    cosine = np.full(12, 0.9)
     return sl.analysis.ResidualRatios(
         title="Skips",
         caption="Synthetic.",
@@ -89,9 +107,10 @@ def residual(lower=1.0, upper=-1.0, *, model=VIT, ratio=2.0):
         blocks=tuple(i // 2 for i in range(12)),
         ratio=per,
         cosine_branch=np.zeros(12),
-        cosine_sum=np.full(12, 0.9),
+        cosine_sum=cosine,
         class_token=own,
         per_token=np.repeat(np.stack([per, per, per])[:, :, None], 5, axis=2),
+        replicates=without_groups(np.stack([per, own[0], cosine, own[2]]), 0.005),
     )
 
 
@@ -101,15 +120,22 @@ def localization(share=1.0, *, model=VIT, side=6, n=2000):
     hit = np.arange(count) % 10 < round(10 * share)
     flat[np.arange(count)[hit], np.arange(count)[hit]] = 0.8
     flat[np.arange(count)[~hit], (np.arange(count)[~hit] + 1) % count] = 0.7
+    maps = flat.reshape(count, side, side)
+    stages = np.array([0.1, 0.3]) if model.kind == "cnn" else np.zeros(0)
     return sl.analysis.Localization(
         title="Places",
         caption="Synthetic.",
         how={"n": n},
         about=about(model),
-        maps=flat.reshape(count, side, side),
+        maps=maps,
         class_token=np.zeros((1, side, side)),
         layer="blocks.5.mlp_sum",
         grid=(side, side),
+        replicates=without_groups(maps, 0.02),
+        hits=np.array([[n / 2, share / 2], [n, share]]),
+        stages=tuple(f"stages.{i}" for i in range(len(stages))),
+        earlier=stages,
+        earlier_replicates=without_groups(stages, 0.01),
     )
 
 
@@ -142,11 +168,11 @@ def episodes(few=0.9, many=0.6, one=0.6, five=0.9):
     )
 
 
-def layer_probes(*, cls_end=0.8, gap_end=0.8, cnn_end=0.3, half=0.01):
+def layer_probes(*, cls_end=0.8, gap_end=0.8, cnn_end=0.3, patches_end=0.5, half=0.01):
     up = np.linspace(0.2, 1, 6)
-    rows = np.stack(
-        [up * cls_end, up * 0.5, up * 0.5, np.array([0.1, 0.1, 0.1, 0.2, 0.5, 1]) * gap_end, up * gap_end, up * cnn_end]
-    )
+    patches = np.where(np.arange(6) < 4, up * cls_end, patches_end)
+    first = np.array([0.1, 0.1, 0.1, 0.2, 0.5, 1]) * gap_end
+    rows = np.stack([up * cls_end, patches, patches, first, up * gap_end, up * cnn_end])
     return sl.analysis.LayerProbes(
         title="What each block knows",
         caption="Synthetic.",
@@ -161,6 +187,7 @@ def layer_probes(*, cls_end=0.8, gap_end=0.8, cnn_end=0.3, half=0.01):
         ),
         accuracy=rows,
         half_width=np.full_like(rows, half),
+        replicates=without_groups(rows, half / 2),
     )
 
 
@@ -176,6 +203,11 @@ def heads(first=0.7, last=0.2, *, count=8):
         subsets=tuple((i,) for i in range(count)),
         columns=("stages.0", "stages.1"),
         block=0,
+        replicates=without_groups(similarity, 0.01),
+        heads=similarity,
+        head_distance=np.linspace(20.0, 100.0, count),
+        head_replicates=without_groups(similarity, 0.01, seed=1),
+        places=tuple((i % 2, i) for i in range(count)),
     )
 
 
@@ -188,6 +220,7 @@ def filters(explained=0.7, low=0.8):
         explained=np.full(8, explained / 8),
         low_frequency=np.full(8, low),
         low_frequency_of_noise=0.2,
+        noise=np.stack([0.5 + 0.01 * np.sin(np.arange(20)), 0.2 + 0.01 * np.cos(np.arange(20))], 1),
     )
 
 
@@ -203,6 +236,7 @@ def positions(decay=-0.8, row_column=0.2):
         row_column=row_column,
         sinusoid=0.6,
         sinusoid_of_noise=0.1,
+        isotropic=0.02 + 0.01 * np.sin(np.arange(20)),
     )
 
 
@@ -258,11 +292,12 @@ def what_if():
     )  # fmt: skip
 
 
-def scale(*, varied="", **how):
+def scale(*, varied="", low=0.9, top=0.4, parameters=1000, model=VIT, **how):
+    by_block = np.linspace(low, top, 6)[None]
     return sl.analysis.BlockSimilarity(
-        title="By block", caption="Synthetic.", how=how, varied=varied, models=("10 %",),
-        similarity=np.array([[0.9, 0.88, 0.5, 0.4]]),
-        band=np.full((1, 4), 0.01), depth=np.array([[0, 1 / 3, 2 / 3, 1]]),
+        title="By block", caption="Synthetic.", how=how, varied=varied, models=("10 %",), about=about(model, VIT),
+        similarity=by_block, band=np.full((1, 6), 0.01), depth=np.linspace(0, 1, 6)[None],
+        replicates=without_groups(by_block, 0.01, seed=parameters), parameters=(parameters,), training_images=(500,),
     )  # fmt: skip
 
 
@@ -271,6 +306,7 @@ def probes(offset=0.0, *, model=VIT, seeds=3):
     return sl.evals.ProbeAccuracy(
         title="Probes", caption="Synthetic.", about=about(model), layers=("a", "b"), seeds=tuple(range(seeds)),
         accuracy=np.tile(tokens.mean(1, keepdims=True), (1, seeds)), per_token=tokens,
+        replicates=without_groups(tokens.mean(1), 0.01),
         grids={"a": (4, 4), "b": (4, 4)}, prefix={"a": 1, "b": 1},
     )  # fmt: skip
 

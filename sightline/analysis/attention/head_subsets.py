@@ -21,6 +21,8 @@ from sightline.observe.model import Model, ObservedModel, evaluation_mode, obser
 from sightline.observe.selection import Layers, select_layers
 from sightline.spec import Result
 
+LOWEST = 2  # blocks whose single heads are compared: those of the paper's figure 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSubsets(Result):
@@ -41,6 +43,10 @@ class HeadSubsets(Result):
     block: int
     replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, subsets,
     # layers): the same without each group
+    heads: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # (single heads, layers of the CNN)
+    head_distance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    head_replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    places: tuple[tuple[int, int], ...] = ()  # block and number of each single head: all of the two lowest blocks
 
     def ranks(self) -> NDArray[np.float64]:
         """Spearman's rank correlation of CKA and distance, for each layer of the CNN; C7: clearly below 0."""
@@ -82,9 +88,8 @@ def head_subsets(
     """Heads of one block, sorted by attention distance, `size` neighbors at a time, against lower layers of a CNN.
 
     The paper does not say how large its subsets are; here it is a quarter of the heads, at least one; `size=1` takes
-    every head alone. By default the
-    CNN's layers are the outputs of its units in the first two stages. What a head found is taken before the heads are
-    mixed, all tokens.
+    every head alone. All single heads of the two lowest blocks are compared as well. By default the CNN's layers are
+    the outputs of its units in the first two stages. What a head found is taken before the heads are mixed, all tokens.
 
     >>> vit, cnn = sl.build("vit-nano4", classes=0), sl.build("bit-nano", classes=0)
     >>> found = sl.analysis.head_subsets(vit, cnn, sl.dataset("scenes/shape", num=16, size=32))
@@ -102,20 +107,21 @@ def head_subsets(
         raise ValueError(f"A subset has 1 to {len(order)} heads; got {size}.")
     subsets = [tuple(sorted(int(h) for h in order[i : i + size])) for i in range(len(order) - size + 1)]
     columns = _lower(other) if layers is None else select_layers(other, layers)
-    path = [p.path for p in s.parts if p.kind == "heads"][block]
-    watch = HeadGrams(s, path, subsets)
+    places = [(b, h) for b in range(min(LOWEST, len(far))) for h in range(len(far[b]))]
+    watch = HeadGrams(s, [*((block, subset) for subset in subsets), *((b, (h,)) for b, h in places)])
     images = ImageSource(data=data, batch=batch, n=n, distinct=True)
     groups = ImageGroups(images.total, 0)
-    sums = Sums([str(h) for h in subsets], columns, groups=groups.count)
+    sums = Sums(watch.rows, columns, groups=groups.count)
     theirs = Watch(other, columns, "all")
     with evaluation_mode(s, other):
         for made in images.batches([s, other], what="head subsets"):
             if len(made) >= SMALLEST:
                 member = torch.from_numpy(groups(made.index))
                 sums.add(len(made), watch(made.images[0]), theirs(made.images[1]), groups=member)
-    distance = np.array([far[block][list(h)].mean() for h in subsets])
+    distance = np.array([far[b][list(h)].mean() for b, h in watch.subsets])
     how = {"n": sums.images, "batch": batch, "size": size, "tokens": "all", "block": block}
-    return replace(_result(s, other, sums, (tuple(subsets), distance), how), about=images.about(s, other))
+    found = _result(s, other, sums, (tuple(subsets), tuple(places), distance), how)
+    return replace(found, about=images.about(s, other))
 
 
 def _lower(s: ObservedModel) -> list[str]:
@@ -129,20 +135,26 @@ def _lower(s: ObservedModel) -> list[str]:
 class HeadGrams:
     """Gram matrices of subsets of heads: the sum of those of the heads, so each head is multiplied once."""
 
-    def __init__(self, s: ObservedModel, path: str, subsets: list[tuple[int, ...]]):
-        self.target, self.path, self.subsets = s, path, subsets
+    def __init__(self, s: ObservedModel, subsets: list[tuple[int, tuple[int, ...]]]):
+        self.target, self.subsets = s, subsets  # block and heads
+        paths = [p.path for p in s.parts if p.kind == "heads"]
+        self.paths = {b: paths[b] for b, _ in subsets}
+        self.rows = [str(i) for i in range(len(subsets))]
 
     def __call__(self, images: Tensor) -> Grams:
         def keep(path: str, value: Tensor) -> list[Tensor]:
             return [gram(head.detach().flatten(1)) for head in value.unbind(1)]
 
-        with record(self.target.model, self.path, keep=keep) as tape:
+        with record(self.target.model, *self.paths.values(), keep=keep) as tape:
             self.target.model(images)
-        return Grams({str(h): torch.stack([tape[self.path][i] for i in h]).sum(0) for h in self.subsets})
+        each = ((tape[self.paths[b]], heads) for b, heads in self.subsets)
+        return Grams({row: torch.stack([all_[i] for i in heads]).sum(0) for row, (all_, heads) in zip(self.rows, each)})
 
 
 def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how: dict[str, Any]) -> HeadSubsets:
-    subsets, distance = heads
+    subsets, places, distance = heads
+    count, similarity = len(subsets), sums.cka().numpy()
+    left = sums.ways[PRINTED].without_groups().numpy().astype(np.float32)
     return HeadSubsets(
         title=f"Heads of block {how['block']} of {s.name} against {other.name}",
         caption=(
@@ -150,9 +162,13 @@ def _result(s: ObservedModel, other: ObservedModel, sums: Sums, heads: Any, how:
             f"{len(sums.columns or ())} lower layers of the CNN: {how['n']:,} images."
         ),
         how=how,
-        similarity=sums.cka().numpy(),
-        replicates=sums.ways[PRINTED].without_groups().numpy().astype(np.float32),
-        distance=distance,
+        similarity=similarity[:count],
+        replicates=left[:, :count],
+        distance=distance[:count],
+        heads=similarity[count:],
+        head_distance=distance[count:],
+        head_replicates=left[:, count:],
+        places=places,
         subsets=subsets,
         columns=tuple(sums.columns or ()),
         block=how["block"],

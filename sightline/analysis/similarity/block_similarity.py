@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from sightline.analysis.similarity.cka import cka
 from sightline.data.datasets import Dataset
 from sightline.observe.images import Data, ImageSource
-from sightline.observe.model import Model, observe
+from sightline.observe.model import Model, ObservedModel, observe
+from sightline.observe.provenance import parameter_count, training_of, what_varies
 from sightline.observe.selection import Tokens
 from sightline.spec import Result
 
@@ -29,6 +30,8 @@ class BlockSimilarity(Result):
     similarity: NDArray[np.float64]  # (models, blocks of the deepest); NaN after the last block of a shallower one
     band: NDArray[np.float64]
     depth: NDArray[np.float64]  # (models, blocks), relative: 0 the first block, 1 the last
+    parameters: tuple[int, ...] = ()  # of each model
+    training_images: tuple[int, ...] = ()  # that each model was trained on; 0 where unknown
     varied: str = ""  # what differs between the models: "data", "size", "tuning" ...; empty where it is not said
     replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, models,
     # blocks): the same without each group
@@ -55,13 +58,14 @@ def block_similarity(
     batch: int = 256,
     repeats: int = 1,
     seed: int = 0,
-    varied: str = "",
+    varied: str | None = None,
 ) -> BlockSimilarity:
     """CKA by block between each of the models and the reference, on the same images.
 
     Serves three questions: fractions of the data against all of it, other sizes of model, before and after fine-tuning.
     Models of another depth are compared at the nearest relative depth; for every pair of layers see `sl.cka`.
-    `varied` says which of them: "data", "size" or "tuning".
+    `varied` says which of them: "data", "size" or "tuning"; by default it is what the run folders say that the models
+    were loaded from (`what_varies`), and nothing where these are not known.
 
     >>> full, half = sl.build("vit-nano4", classes=0, seed=1), sl.build("vit-nano4", classes=0, depth=3)
     >>> found = sl.analysis.block_similarity({"half": half, "itself": full}, full, sl.dataset("scenes/shape",
@@ -93,8 +97,16 @@ def block_similarity(
         band=pad_rows(bands),
         depth=pad_rows(depths),
         replicates=np.stack([pad_rows(list(group)) for group in zip(*left)]),
-        varied=varied,
+        varied=_varied(list(observed.values()), one) if varied is None else varied,
+        parameters=tuple(parameter_count(s) for s in observed.values()),
+        training_images=tuple(t.images if (t := training_of(s.model)) else 0 for s in observed.values()),
     )
+
+
+def _varied(models: list[ObservedModel], reference: ObservedModel) -> str:
+    """What all models differ in from the reference; nothing where it is not one thing."""
+    found = {what_varies(s, reference) for s in models}
+    return found.pop() if len(found) == 1 else ""
 
 
 def frequency_similarity(

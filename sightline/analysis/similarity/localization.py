@@ -46,6 +46,13 @@ class Localization(Result):
         default_factory=lambda: np.zeros((0, 0, 0, 0))
     )  # (groups of images, tokens,
     # rows, columns): the maps without each group
+    hits: NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros((0, 2))
+    )  # after each batch: how many images, and
+    # the share of interior tokens that are most like their own patch
+    stages: tuple[str, ...] = ()  # the last layer of each earlier stage of a CNN
+    earlier: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (stages,): see `own_minus_other`
+    earlier_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     def own(self) -> NDArray[np.float64]:
         """CKA of each token with the patch at its own position."""
@@ -71,12 +78,50 @@ class Localization(Result):
         }
 
 
+def interior(grid: tuple[int, int]) -> NDArray[np.bool_]:
+    """Cells that are not at the border; all cells of a grid that has no others."""
+    inside = np.zeros(grid, dtype=bool)
+    inside[1:-1, 1:-1] = True
+    return inside.ravel() if inside.any() else np.ones(inside.size, dtype=bool)
+
+
+def own_minus_other(maps: NDArray) -> float:
+    """Mean CKA of interior tokens with their own patch, minus that with the other interior patches.
+
+    The others are interior patches as well: a token that knows nothing but the whole image is more similar to patches
+    in the middle than to those at the border, whichever token it is, and would seem to know its place.
+    """
+    inside = interior((maps.shape[1], maps.shape[2]))
+    square = maps.reshape(len(maps), -1)[np.ix_(inside, inside)]
+    own, known = np.eye(len(square), dtype=bool), np.isfinite(square)
+    if len(square) < 2 or not known[own].any():
+        return float("nan")
+    return float(square[own & known].mean() - square[~own & known].mean())
+
+
+def share_of_hits(maps: NDArray) -> float:
+    """Share of interior tokens that are most similar to their own patch of all patches."""
+    flat = maps.reshape(len(maps), -1)
+    best = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
+    known = interior((maps.shape[1], maps.shape[2])) & ~np.isnan(flat).all(1)
+    return float(best[known].mean()) if known.any() else float("nan")
+
+
 def localization(
-    model: Model, data: Data, *, layer: str | None = None, n: int | None = None, batch: int = 128, seed: int = 0
+    model: Model,
+    data: Data,
+    *,
+    layer: str | None = None,
+    grid: tuple[int, int] | None = None,
+    n: int | None = None,
+    batch: int = 128,
+    seed: int = 0,
 ) -> Localization:
     """CKA of every token of a layer (by default the output of the last block) with the raw pixels of every patch.
 
-    The images are cut into as many patches as the layer has cells. Sums run over batches, as in `sl.cka`.
+    The images are cut into as many patches as the layer has cells, or into `grid`, to which tokens are averaged: two
+    networks are compared on the coarser grid of both. Of a CNN the ends of its earlier stages are looked at as well,
+    averaged to the same grid. Sums run over batches, as in `sl.cka`.
 
     >>> model = sl.build("vit-nano4", classes=10, depth=1)
     >>> found = sl.localization(model, sl.dataset("scenes/objects", num=64, size=32), batch=64)
@@ -87,18 +132,33 @@ def localization(
     name = s.block_outputs[-1].path if layer is None else _only(select_layers(s, layer), layer)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed, shuffle=n is not None, distinct=True)
     groups = ImageGroups(images.total, seed)
-    sums = PatchSums(groups.count)
+    sums, hits = PatchSums(groups.count), []
+    earlier = {path: PatchSums(groups.count) for path in (_stage_ends(s) if layer is None else ())}
     with evaluation_mode(s):
         for made in images.batches([s], what="localization"):
             if len(made) < SMALLEST:
                 log.warning("The last batch has %d images, fewer than %d: left out.", len(made), SMALLEST)
                 continue
-            with record(s.model, name) as tape:
+            with record(s.model, name, *earlier) as tape:
                 s.model(made.images[0])
-            sums.add(*_cells(tape[name], made.images[0], s, name), groups=torch.from_numpy(groups(made.index)))
+            member = torch.from_numpy(groups(made.index))
+            sums.add(*_cells(tape[name], made.images[0], s, name, grid), groups=member)
+            for path, stage in earlier.items():
+                stage.add(*_cells(tape[path], made.images[0], s, path, sums.grid), groups=member)
+            hits.append((sums.images, share_of_hits(sums.maps())))
     how = {"n": sums.images, "batch": batch, "seed": seed, "duplicates": images.duplicates[0], "groups": sums.groups}
-    found = _result(s, name, sums, how)
-    return replace(found, about=images.about(s))
+    found = replace(_result(s, name, sums, how), hits=np.array(hits), about=images.about(s))
+    if not earlier:
+        return found
+    own = np.array([own_minus_other(e.maps()) for e in earlier.values()])
+    left = [[own_minus_other(maps) for maps in e.maps_without_groups()] for e in earlier.values()]
+    return replace(found, stages=tuple(earlier), earlier=own, earlier_replicates=np.array(left).T)
+
+
+def _stage_ends(s: ObservedModel) -> list[str]:
+    """The last unit of each stage of a CNN but the last."""
+    ends = {p.stage: p.path for p in s.block_outputs if p.stage is not None}
+    return [] if s.attention_blocks else list(ends.values())[:-1]
 
 
 def _only(names: list[str], given: str) -> str:
@@ -107,7 +167,9 @@ def _only(names: list[str], given: str) -> str:
     return names[0]
 
 
-def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[Tensor, Tensor, int, tuple[int, int]]:
+def _cells(
+    layer: Tensor, images: Tensor, s: ObservedModel, name: str, wanted: tuple[int, int] | None
+) -> tuple[Tensor, Tensor, int, tuple[int, int]]:
     """Tokens (t, m, d), patches (p, m, pixels), how many of the tokens are prefix, and the grid of the rest."""
     found = as_tokens(layer, s, name)
     tokens, prefix, grid = found.tokens, found.prefix, found.grid or s.grid
@@ -115,11 +177,23 @@ def _cells(layer: Tensor, images: Tensor, s: ObservedModel, name: str) -> tuple[
         raise ValueError(
             f"{name} has {tokens.shape[1] - prefix} tokens, not one for each of {grid[0]} x {grid[1]} cells."
         )
+    if wanted is not None and wanted != grid:
+        tokens, grid = _averaged(tokens, prefix, grid, wanted), wanted
     size = tuple(max(1, round(i / g)) * g for i, g in zip(images.shape[2:], grid))
     if size != tuple(images.shape[2:]):
         images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
     patches = rearrange(images, "b c (y p) (x q) -> (y x) b (c p q)", y=grid[0], x=grid[1])
     return tokens.transpose(0, 1), patches, prefix, grid
+
+
+def _averaged(tokens: Tensor, prefix: int, grid: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
+    """Tokens on a coarser grid."""
+    if wanted[0] > grid[0] or wanted[1] > grid[1] or min(wanted) < 1:
+        raise ValueError(
+            f"grid is at most that of the layer, {grid[0]} x {grid[1]} cells; got {wanted[0]} x {wanted[1]}."
+        )
+    cells = tokens[:, prefix:].mT.unflatten(2, grid)
+    return torch.cat([tokens[:, :prefix], F.adaptive_avg_pool2d(cells, wanted).flatten(2).mT], dim=1)
 
 
 def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t m m"]:
@@ -145,12 +219,21 @@ class PatchSums:
         self.pairs.add(centered_grams(tokens), centered_grams(patches), groups if self.groups else None)
         self.images, self.prefix, self.grid = self.images + tokens.shape[1], prefix, grid
 
+    def maps(self) -> NDArray[np.float64]:
+        """CKA of the tokens of the grid with every patch."""
+        assert self.pairs is not None
+        return self.pairs.cka()[self.prefix :].unflatten(1, self.grid).numpy()
+
+    def maps_without_groups(self) -> NDArray[np.float64]:
+        """The same without each group of images."""
+        assert self.pairs is not None
+        return self.pairs.without_groups()[:, self.prefix :].unflatten(2, self.grid).numpy()
+
 
 def _result(s: ObservedModel, name: str, sums: PatchSums, how: dict[str, Any]) -> Localization:
     if sums.pairs is None:
         raise ValueError(f"Localization needs batches of at least {SMALLEST} different images.")
     found = sums.pairs.cka().unflatten(1, sums.grid).numpy()
-    left = sums.pairs.without_groups().unflatten(2, sums.grid).numpy()
     p = sums.prefix
     return Localization(
         title=f"What the tokens of {s.name} know of the image",
@@ -161,7 +244,7 @@ def _result(s: ObservedModel, name: str, sums: PatchSums, how: dict[str, Any]) -
         how={**how, "tokens": "each", "layer": name},
         maps=found[p:],
         class_token=found[: 1 if s.class_token and p else 0],
-        replicates=left[:, p:].astype(np.float32),
+        replicates=sums.maps_without_groups().astype(np.float32),
         layer=name,
         grid=sums.grid,
     )

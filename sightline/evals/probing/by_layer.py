@@ -1,19 +1,22 @@
 """Probe accuracy by depth: per layer and per token, following Raghu et al. (appendix F)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sightline.data.draws import hash_key, permute
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import check_shots, shot_rows
 from sightline.evals.inputs import Given, align_classes, as_features, combine, single_labels
 from sightline.evals.interval import half_width
-from sightline.evals.probing.probes import LinearProbe, fit_score, make_probe
+from sightline.evals.probing.probes import LinearProbe, fit_hits, make_probe
 from sightline.progress import progress
 from sightline.spec import Result
+
+GROUPS = 20  # of test images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,7 @@ class ProbeAccuracy(Result):
     per_token: NDArray[np.float64] | None = None  # (layers, tokens), mean over seeds, prefix first; padded with NaN
     grids: dict[str, tuple[int, int]] | None = None
     prefix: dict[str, int] | None = None
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # see `without_groups`
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -84,11 +88,12 @@ def probe(
         probe = make_probe(probe)
     chosen = LinearProbe("ridge") if probe in (None, "ridge") else probe
     jobs = [(name, seed) for name in train.layers for seed in (numbers if shots else numbers[:1])]
-    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in train.layers}  # (tokens, test images or 1)
     for name, seed in progress(jobs, "probes"):
         part = train.layer(name) if shots is None else few(train.layer(name), shots, seed)
         found[name].append(one_layer(chosen, part, test.layer(name)))
-    every = {name: np.stack(values) for name, values in found.items()}
+    each = {name: np.stack(values)[:, train.prefix.get(name, 0) :].mean((0, 1)) for name, values in found.items()}
+    every = {name: np.stack([hits.mean(1) for hits in values]) for name, values in found.items()}
     with_tokens = [name for name, v in train.layers.items() if v.ndim == 3]
     accuracy = np.stack([e[:, train.prefix.get(n, 0) :].mean(1) for n, e in every.items()])
     return ProbeAccuracy(
@@ -103,7 +108,20 @@ def probe(
         per_token=_table([e.mean(0) for e in every.values()]) if with_tokens else None,
         grids=dict(train.grids) if with_tokens else None,
         prefix=dict(train.prefix) if with_tokens else None,
+        replicates=without_groups(np.stack(list(each.values()))),
     )
+
+
+def without_groups(hits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Accuracy without each of up to 20 random groups of test images, (groups, layers), from hits by layer and image.
+
+    They are what an interval over test images is computed from; there are none where a probe tells its score alone.
+    """
+    layers, count = hits.shape
+    if count < 2:
+        return np.zeros((0, layers))
+    group = permute(count, hash_key(0, "groups of test images"), np.arange(count)) % min(GROUPS, count)
+    return np.stack([hits[:, group != g].mean(1) for g in range(min(GROUPS, count))])
 
 
 def tuning(probe: Any) -> str:
@@ -123,13 +141,13 @@ def few(data: FeatureTable, shots: int, seed: int) -> FeatureTable:
 
 
 def one_layer(probe: Any, train: FeatureTable, test: FeatureTable) -> NDArray[np.float64]:
-    """One accuracy, or one per token."""
+    """By token, one for features without tokens: 1 for each test image that is right, or only the share of them."""
     if train.features.ndim == 2:
-        return np.array([fit_score(probe, train, test)])
+        return fit_hits(probe, train, test)[None]
     if train.features.shape[1] != test.features.shape[1]:
         raise ValueError("Training and test images have different numbers of tokens.")
     tokens = range(train.features.shape[1])
-    return np.array([fit_score(probe, *(_token(e, i) for e in (train, test))) for i in tokens])
+    return np.stack([fit_hits(probe, *(_token(e, i) for e in (train, test))) for i in tokens])
 
 
 def _token(data: FeatureTable, index: int) -> FeatureTable:

@@ -196,11 +196,17 @@ def nearest(x: Tensor, among: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best, where
 
 
-def fit_score(probe: Any, train: FeatureTable, test: FeatureTable) -> float:
-    """Accuracy of a fresh fit; the same probe may be used again and again."""
+def fit_hits(probe: Any, train: FeatureTable, test: FeatureTable) -> NDArray[np.float64]:
+    """1 for each test row that a fresh fit predicts; only its score, one number, for several labels per row and for a
+    probe that has no `predict`. The same probe may be used again and again."""
     train, test = align_classes(train, test)
     same_width(train.features, test.features)
-    return probe.fit(train).score(test)
+    fitted = probe.fit(train)
+    if train.labels.ndim == 2 or not hasattr(fitted, "predict"):
+        return np.array([fitted.score(test)])
+    if len(test) == 0:
+        raise ValueError("There are no rows to score.")
+    return np.asarray(fitted.predict(test) == test.labels, dtype=np.float64)
 
 
 def make_probe(name: str, **settings: Any) -> Any:

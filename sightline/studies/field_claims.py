@@ -1,0 +1,119 @@
+"""Claims of Raghu et al. about effective receptive fields (C8, C9)."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.analysis.receptive_fields import ReceptiveField
+from sightline.studies.effects import Effect, Part, left_out, missing, over_images
+from sightline.studies.evidence import OTHER_IMAGES, Evidence, Model, couples
+from sightline.studies.verdict import Assessment
+
+ALIKE = 0.05  # of the mass: a ResNet's field before and after the addition differ by less where they are "the same"
+NINETY, OWN = 1, 2  # columns of `replicates`: radius of 90 %, mass on the own cell
+
+
+def after_addition(r: ReceptiveField) -> bool:
+    """Receptive fields of the sum of skip and branch."""
+    return bool(r.side == "after")
+
+
+def before_addition(r: ReceptiveField) -> bool:
+    """Receptive fields of the branch alone."""
+    return bool(r.side == "before")
+
+
+def radii(r: ReceptiveField) -> Part:
+    """Radius of 90 % of the mass by block, in widths of the image."""
+    wide = r.maps.shape[2]
+    return r.radii[:, 1] / wide, left_out(r.replicates, ..., NINETY) / wide
+
+
+def largest_step(x: NDArray) -> float:
+    return float(np.diff(x).max()) if len(x) > 1 else float("nan")
+
+
+def receptive(e: Evidence) -> Iterator[Assessment]:
+    def judge(vit: Model, cnn: Model, a: ReceptiveField, b: ReceptiveField) -> Assessment:
+        one = 1 / max(a.maps.shape[2], b.maps.shape[2])  # radii are whole pixels, nearly
+        low = over_images(
+            "radius of 90 % of the mass in the lowest block, ViT minus CNN",
+            lambda x, y: x[0] - y[0],
+            radii(a),
+            radii(b),
+            step=one,
+        )
+        jump = over_images(
+            "largest growth from one block to the next, ViT minus CNN",
+            lambda x, y: largest_step(x) - largest_step(y),
+            radii(a),
+            radii(b),
+            step=one,
+        )
+        return Assessment(models=(vit.id, cnn.id), effects=(low, jump), note="in widths of the image")
+
+    return e.compare(couples(e.of("vit"), e.of("cnn")), ReceptiveField, judge, where=after_addition)
+
+
+def own(r: ReceptiveField) -> Part:
+    return r.own, left_out(r.replicates, ..., OWN)
+
+
+def _paired(x: NDArray, y: NDArray) -> NDArray:
+    """After minus before, depth by depth."""
+    count = min(len(x), len(y))
+    return np.asarray(x[:count] - y[:count])
+
+
+def _both(m: Model, images: str) -> tuple[ReceptiveField, ReceptiveField] | None:
+    after = m.each(ReceptiveField, after_addition).get(images)
+    before = m.each(ReceptiveField, before_addition).get(images)
+    return None if after is None or before is None else (after, before)
+
+
+def center_patch(e: Evidence) -> Iterator[Assessment]:
+    for vit, after in e.each(e.of("vit", ""), ReceptiveField, after_addition):
+        both = _both(vit, after.about.images)
+        if both is None:
+            continue
+        mine = _of_vit(*both)
+        cnns = [(cnn, _both(cnn, after.about.images)) for cnn in e.of("cnn")]
+        found = [(cnn, pair) for cnn, pair in cnns if pair is not None]
+        for cnn, pair in found:
+            effects = (*mine, _of_cnn(*pair))
+            yield Assessment(models=(vit.id, cnn.id), effects=effects, images=after.about.images)
+        if not found:
+            other = [f"{cnn.id.name} {OTHER_IMAGES}" for cnn, _ in cnns if cnn.each(ReceptiveField)]
+            note = "; ".join(other) or "there is no ResNet beside it"
+            effects = (*mine, missing(IN_A_CNN, side="within", margin=ALIKE))
+            yield Assessment(models=(vit.id,), effects=effects, note=note, images=after.about.images)
+
+
+IN_A_CNN = "mass on the own cell in the CNN, after minus before the addition, mean over depth"
+
+
+def _of_vit(after: ReceptiveField, before: ReceptiveField) -> tuple[Effect, Effect]:
+    gap = over_images(
+        "mass on the own patch, after minus before the addition, at the depth where it is smallest",
+        lambda x, y: float(_paired(x, y).min()),
+        own(after),
+        own(before),
+    )
+    what = "images in which the own patch is the largest of all, at the depth where they are fewest"
+    if not len(after.largest):
+        return gap, missing(what, bound=0.5)
+    images = max(1, int(after.how.get("n", 1)))
+    part = (after.largest, after.largest_replicates)
+    return gap, over_images(what, lambda x: float(x.min()), part, bound=0.5, step=1 / images)
+
+
+def _of_cnn(after: ReceptiveField, before: ReceptiveField) -> Effect:
+    return over_images(
+        IN_A_CNN,
+        lambda x, y: float(_paired(x, y).mean()),
+        own(after),
+        own(before),
+        side="within",
+        margin=ALIKE,
+    )
