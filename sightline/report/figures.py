@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from sightline.spec import Result, atomic
-from sightline.studies.verdict import Effect
+from sightline.studies.effects import Effect
 from sightline.views.drawing import draw
 from sightline.views.points import points
 from sightline.views.style import INK, figure_style

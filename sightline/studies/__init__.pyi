@@ -1,4 +1,10 @@
 from .claims import verdicts as verdicts
 from .demo import Demo as Demo
-from .verdict import Effect as Effect
+from .effects import Effect as Effect
+from .effects import holm as holm
+from .effects import over_images as over_images
+from .effects import over_seeds as over_seeds
+from .effects import paired as paired
 from .verdict import Verdict as Verdict
+from .verdict import over_training as over_training
+from .verdict import surviving as surviving

@@ -36,7 +36,6 @@ class Claim:
     where: Where = anything  # which results of these types
     related: tuple[type[Result], ...] = ()  # types that show the same thing and do not decide it
     wants: str  # what a user computes to have it decided
-    needs: int = 1  # seeds
 
     def about(self, result: Result) -> bool:
         """Whether this claim belongs beside a result."""
@@ -98,7 +97,6 @@ CLAIMS = (
         judge=vit_claims.shots,
         reads=(FewShot,),
         wants="sl.fewshot",
-        needs=3,
     ),
     Claim(
         number="B6",
@@ -107,7 +105,6 @@ CLAIMS = (
         judge=vit_claims.ways_and_shots,
         reads=(Episodes,),
         wants="sl.episodes with several ways and shots",
-        needs=3,
     ),
     Claim(
         number="C1",
@@ -240,7 +237,6 @@ CLAIMS = (
         reads=(ProbeAccuracy,),
         related=(PoolingComparison,),
         wants="sl.analysis.token_probes of a CLS and a GAP model",
-        needs=3,
     ),
     Claim(
         number="C18",
@@ -251,7 +247,6 @@ CLAIMS = (
         reads=(LayerProbes,),
         related=(PoolingComparison,),
         wants="sl.layer_probes of a CLS and a GAP model",
-        needs=3,
     ),
     Claim(
         number="C19",
@@ -261,7 +256,6 @@ CLAIMS = (
         reads=(LayerProbes,),
         related=(PoolingComparison,),
         wants="sl.layer_probes of a CLS and a GAP model",
-        needs=3,
     ),
     Claim(
         number="C20",
@@ -271,7 +265,6 @@ CLAIMS = (
         reads=(BlockSimilarity,),
         where=raghu_claims.varies_data,
         wants='sl.analysis.block_similarity with varied="data"',
-        needs=3,
     ),
     Claim(
         number="C22",
@@ -280,7 +273,6 @@ CLAIMS = (
         judge=probe_claims.middle_of_both,
         reads=(LayerProbes,),
         wants="sl.layer_probes of a ViT and a CNN",
-        needs=3,
     ),
 )
 
@@ -313,8 +305,6 @@ def judge(c: Claim, evidence: Evidence) -> list[Verdict]:
             models=tuple(m.name for m in found.models),
             fingerprints=tuple(m.fingerprint for m in found.models),
             effects=found.effects,
-            seeds=found.seeds,
-            needs=c.needs,
             note=found.note,
             images=found.images,
         )

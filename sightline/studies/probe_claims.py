@@ -35,11 +35,9 @@ class ProbeCurves:
     def assess(self, names: tuple[str, str], *effects: Effect, note: str = "") -> Assessment:
         """About two of the models, which the curves call by name."""
         known = self.result.about.models
-        given = self.result.how.get("seeds", 1)
         return Assessment(
             models=tuple(next((m for m in known if _is(m, name)), ModelId(name=name)) for name in names),
             effects=effects,
-            seeds=given if isinstance(given, int) else len(given),
             note=note,
             images=self.result.about.images,
         )
@@ -79,7 +77,7 @@ def tokens_by_pool(e: Evidence) -> Iterator[Assessment]:
         if len(tops[0]) != len(tops[1]):
             return None
         effect = mean_of("accuracy of single tokens at the top, GAP minus CLS", tops[1] - tops[0], "tokens")
-        return Assessment(models=(a.id, b.id), effects=(effect,), seeds=len(x.seeds))
+        return Assessment(models=(a.id, b.id), effects=(effect,))
 
     pairs = couples(e.of("vit", pool="cls"), e.of("vit", pool="gap"))
     return e.compare(pairs, ProbeAccuracy, judge, where=every_token)

@@ -231,6 +231,5 @@ def data_scale(e: Evidence) -> Iterator[Assessment]:
             if len(low) and not np.allclose(row, 1):
                 half = 2 * float(np.hypot(low.std(), high.std()) / max(len(low), 1) ** 0.5)
                 effect = around(what, low.mean() - high.mean(), half, "blocks")
-                seeds = int(r.how.get("seeds", 1))
                 model = ModelId(name=name)
-                yield Assessment(models=(model,), effects=(effect,), seeds=seeds, images=r.about.images)
+                yield Assessment(models=(model,), effects=(effect,), images=r.about.images)

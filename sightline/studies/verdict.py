@@ -1,58 +1,18 @@
-"""Effects with intervals, each on one side of a bound or on neither, and the verdict that follows."""
+"""What effects say of a claim: the verdict on these models, and on models trained so."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.evals.interval import half_width, wilson
-from sightline.spec import ModelId, legible
+from sightline.evals.interval import wilson
+from sightline.spec import ModelId
+from sightline.studies.effects import SEEDS, Effect, State, holm, over_seeds, t_effect
 
-State = Literal["holds", "does not hold", "undecided"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """One measured quantity, its 95 % interval, and the bound it must lie above (or below) for the claim.
-
-    `over` says what the interval is over: images, repeats, heads, blocks, tokens, draws; "exact" where nothing was
-    drawn, because the quantity is read from the weights.
-
-    >>> sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5).state
-    'holds'
-    >>> sl.studies.Effect(what="gain", value=0.3, low=-0.1, high=0.7).state
-    'undecided'
-    """
-
-    what: str
-    value: float
-    low: float
-    high: float
-    bound: float = 0.0
-    side: Literal["above", "below"] = "above"
-    over: str = "images"
-
-    @property
-    def state(self) -> State:
-        """Holds if the whole interval is on the right side, does not hold if it is on the other, else undecided."""
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            return "undecided"
-        if self.side == "above":
-            return "holds" if self.low > self.bound else "does not hold" if self.high < self.bound else "undecided"
-        return "holds" if self.high < self.bound else "does not hold" if self.low > self.bound else "undecided"
-
-    def text(self) -> str:
-        """One line: what, value, interval, bound."""
-        if self.over == "exact":
-            found = f"{self.value:.3g} (read from the weights)"
-        elif math.isfinite(self.low) and math.isfinite(self.high):
-            found = f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}] over {self.over}"
-        else:
-            found = f"{self.value:.3g}, no interval"
-        return f"{self.what}: {legible(found)}; required: {self.side} {self.bound:.3g}"
+About = Literal["these models", "models trained so"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +21,18 @@ class Assessment:
 
     models: tuple[ModelId, ...]
     effects: tuple[Effect, ...]
-    seeds: int = 1  # trained models, or draws of training images, behind each effect
     note: str = ""
     images: str = ""  # fingerprint; empty where unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What saved results say about one claim of a paper, for these models.
+    """What saved results say about one claim of a paper.
 
     >>> e = sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5)
-    >>> sl.studies.Verdict(claim="V0", source="nowhere", statement="It gains.", models=("a",), effects=(e,),
-    ...     seeds=1).state
-    'holds'
+    >>> v = sl.studies.Verdict(claim="V0", source="nowhere", statement="It gains.", models=("a",), effects=(e,))
+    >>> v.state, v.about
+    ('holds', 'these models')
     """
 
     claim: str
@@ -81,43 +40,85 @@ class Verdict:
     statement: str  # the paper's claim in our words
     models: tuple[str, ...]
     effects: tuple[Effect, ...]
-    seeds: int  # trained models, or draws of training images, behind each effect
-    needs: int = 1  # so many are needed to decide
     note: str = ""
     fingerprints: tuple[str, ...] = ()  # of the models; empty where unknown
     images: str = ""  # fingerprint; empty where unknown
 
     @property
+    def about(self) -> About:
+        """What is judged: the networks that were measured, or the way they were trained, which takes several seeds."""
+        trained = bool(self.effects) and all(e.over == SEEDS for e in self.effects)
+        return "models trained so" if trained else "these models"
+
+    @property
+    def seeds(self) -> int:
+        """Training seeds behind each effect; 1 for given networks."""
+        return min(e.n for e in self.effects) if self.about == "models trained so" else 1
+
+    @property
     def state(self) -> State:
-        """All effects must hold; one that does not is enough to refute; too few seeds leave it undecided."""
+        """All effects must hold; one that does not is enough to refute."""
         states = [e.state for e in self.effects]
-        if self.seeds < self.needs or not states:
+        if not states:
             return "undecided"
         if "does not hold" in states:
             return "does not hold"
         return "holds" if all(s == "holds" for s in states) else "undecided"
 
+    @property
+    def p(self) -> float:
+        """Of the weakest effect; of a claim that does not hold, of the strongest refutation times the number of effects
+        that could have refuted it. NaN where there is no interval or nothing was drawn."""
+        known = [e for e in self.effects if math.isfinite(e.p)]
+        failed = [e.p for e in known if e.state == "does not hold"]
+        if self.state == "does not hold":
+            return min(1.0, min(failed) * len(self.effects)) if failed else math.nan
+        return max((e.p for e in known), default=math.nan)
+
     def why(self) -> str:
         """Why it is undecided, or what failed; empty for a claim that holds."""
         if not self.effects:
             return self.note
-        if self.seeds < self.needs:
-            return f"{self.needs} seeds are needed, there {'is' if self.seeds == 1 else 'are'} {self.seeds}"
         failed = [e.what for e in self.effects if e.state == "does not hold"]
-        open_ = [e.what for e in self.effects if e.state == "undecided"]
         if failed:
             return "fails: " + "; ".join(failed)
-        return "the interval includes the bound or is unknown: " + "; ".join(open_) if open_ else ""
+        unknown = [e.what for e in self.effects if e.state == "undecided" and not math.isfinite(e.low)]
+        wide = [e.what for e in self.effects if e.state == "undecided" and math.isfinite(e.low)]
+        said = [f"there is no interval: {'; '.join(unknown)}"] if unknown else []
+        return ". ".join([*said, f"the interval includes the bound: {'; '.join(wide)}"] if wide else said)
 
     def plain(self) -> dict[str, Any]:
         """All of it as plain values, for `to_json`."""
         rows = [{**vars(e), "state": e.state} for e in self.effects]
-        return {**vars(self), "state": self.state, "why": self.why(), "effects": rows}
+        more = {"state": self.state, "about": self.about, "seeds": self.seeds, "p": self.p, "why": self.why()}
+        return {**vars(self), **more, "effects": rows}
 
 
-def around(what: str, value: float, half: float, over: str, **more: Any) -> Effect:
-    """An effect with a symmetric interval."""
-    return Effect(what=what, value=float(value), low=float(value - half), high=float(value + half), over=over, **more)
+def over_training(by_seed: Mapping[Any, Verdict]) -> Verdict:
+    """One verdict about models trained so, from the verdict on each seed's models: every effect over the seeds.
+
+    The intervals over images of the single verdicts play no part: image noise is inside the spread over seeds.
+
+    >>> def of(gain):
+    ...     e = sl.studies.Effect(what="gain", value=gain, low=gain - 1, high=gain + 1)
+    ...     return sl.studies.Verdict(claim="V0", source="", statement="It gains.", models=("a",), effects=(e,))
+    >>> v = sl.studies.over_training({0: of(0.3), 1: of(0.31), 2: of(0.29)})
+    >>> v.state, v.about, v.seeds
+    ('holds', 'models trained so', 3)
+    """
+    given = list(by_seed.values())
+    if not given or len({v.claim for v in given}) != 1:
+        raise ValueError("Verdicts on one claim are expected, one for each training seed.")
+    effects = []
+    for like in given[0].effects:
+        values = [e.value for v in given for e in v.effects if e.what == like.what]
+        effects.append(over_seeds(like.what, values, bound=like.bound, side=like.side, margin=like.margin))
+    return replace(given[0], effects=tuple(effects), fingerprints=(), images="")
+
+
+def surviving(verdicts: Sequence[Verdict]) -> list[bool]:
+    """Which of many verdicts survive Holm's correction. The undecided ones count, those without an interval do not."""
+    return holm([v.p for v in verdicts])
 
 
 def exact(what: str, value: float, **more: Any) -> Effect:
@@ -126,12 +127,19 @@ def exact(what: str, value: float, **more: Any) -> Effect:
 
 
 def mean_of(what: str, values: Sequence[float] | NDArray, over: str, **more: Any) -> Effect:
-    """The mean of values and its 95 % interval (Student's t)."""
+    """The mean of independent values and its 95 % interval (Student's t)."""
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
-    if not len(x):
-        return Effect(what=what, value=math.nan, low=math.nan, high=math.nan, over=over, **more)
-    return around(what, float(x.mean()), float(half_width(x)), over, **more)
+    if len(x) < 2:
+        value = float(x.mean()) if len(x) else math.nan
+        return Effect(what=what, value=value, low=math.nan, high=math.nan, over=over, n=len(x), **more)
+    error = float(x.std(ddof=1)) / len(x) ** 0.5
+    return t_effect(what, float(x.mean()), error, len(x) - 1, over=over, n=len(x), **more)
+
+
+def around(what: str, value: float, half: float, over: str, **more: Any) -> Effect:
+    """An effect with a symmetric interval."""
+    return Effect(what=what, value=float(value), low=float(value - half), high=float(value + half), over=over, **more)
 
 
 def share_of(what: str, hits: NDArray, over: str, **more: Any) -> Effect:

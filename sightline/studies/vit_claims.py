@@ -99,7 +99,7 @@ def shots(e: Evidence) -> Iterator[Assessment]:
         gain = mean_of(f"{r.shots[-1]}-shot minus {r.shots[0]}-shot accuracy", r.accuracy[-1] - r.accuracy[0], "draws")
         spread = r.accuracy.std(1, ddof=1) if len(r.seeds) > 1 else np.full(len(r.shots), np.nan)
         note = f"spread over draws: {spread[0]:.3f} at {r.shots[0]}, {spread[-1]:.3f} at {r.shots[-1]} shots"
-        yield Assessment(models=_models(r), effects=(gain,), seeds=len(r.seeds), note=note, images=r.about.images)
+        yield Assessment(models=_models(r), effects=(gain,), note=note, images=r.about.images)
 
 
 def ways_and_shots(e: Evidence) -> Iterator[Assessment]:
@@ -114,4 +114,4 @@ def ways_and_shots(e: Evidence) -> Iterator[Assessment]:
             mean_of(f"{r.ways[few]}-way minus {r.ways[many]}-way accuracy", falls, "episodes"),
             mean_of(f"{r.shots[most]}-shot minus {r.shots[one]}-shot accuracy", rises, "episodes"),
         )
-        yield Assessment(models=_models(r), effects=effects, seeds=r.accuracy.shape[2], images=r.about.images)
+        yield Assessment(models=_models(r), effects=effects, images=r.about.images)

@@ -143,12 +143,6 @@ def test_few_heads_and_few_images_decide_nothing():
     assert of("C15", makers.localization(0.9, n=100), makers.localization(0.1, model=CNN, n=100)) == ["undecided"]
 
 
-def test_too_few_seeds_decide_nothing():
-    (verdict,) = [v for v in sl.verdicts([makers.fewshot(seeds=2)]) if v.claim == "B4"]
-    assert verdict.state == "undecided"
-    assert "3 seeds are needed" in verdict.why()
-
-
 def test_what_no_model_is_named_for_gives_no_verdict_on_models():
     nameless = replace(makers.receptive(), about=sl.About())
     assert sl.verdicts([nameless]) == []

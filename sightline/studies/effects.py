@@ -1,0 +1,177 @@
+"""Effects with intervals over training seeds or over images, and what many claims at once allow to be said."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.evals.interval import t95
+from sightline.spec import legible
+
+State = Literal["holds", "does not hold", "undecided"]
+SEEDS, IMAGES = "training seeds", "images"
+FEWEST_SEEDS = 3  # below, the interval of a t with one degree of freedom is 12.7 standard errors wide: it says nothing
+FEWEST_GROUPS = 4  # of images: with fewer the jackknife's own error is larger than what it measures
+LEVEL = 0.05  # of all tests; intervals are of 1 - LEVEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """One measured quantity, its 95 % interval, and where it must lie for the claim.
+
+    `side`: "above" or "below" the bound, or "within" the margin around it (equal means equivalent, never "not
+    significantly different"). `over` says what the interval is over: training seeds, images, episodes; "exact" where
+    nothing was drawn, because the quantity is read from the weights.
+
+    >>> sl.studies.Effect(what="gain", value=0.3, low=0.1, high=0.5).state
+    'holds'
+    >>> sl.studies.Effect(what="gain", value=0.3, low=-0.1, high=0.7).state
+    'undecided'
+    >>> sl.studies.Effect(what="gap", value=0.0, low=-0.01, high=0.01, side="within", margin=0.03).state
+    'holds'
+    """
+
+    what: str
+    value: float
+    low: float
+    high: float
+    bound: float = 0.0
+    side: Literal["above", "below", "within"] = "above"
+    margin: float = 0.0  # of "within"
+    over: str = IMAGES
+    n: int = 0  # how many of them; 0 where unknown
+    p: float = math.nan  # two-sided, of the value lying on the bound (within: on the nearer edge of the margin)
+
+    @property
+    def state(self) -> State:
+        """Holds if the whole interval is where it must be, does not hold if it is wholly elsewhere, else undecided."""
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return "undecided"
+        inside, outside = self._allowed()
+        return "holds" if inside else "does not hold" if outside else "undecided"
+
+    def _allowed(self) -> tuple[bool, bool]:
+        """Whether the whole interval lies where it must, and whether all of it lies elsewhere."""
+        if self.side == "above":
+            return self.low > self.bound, self.high < self.bound
+        if self.side == "below":
+            return self.high < self.bound, self.low > self.bound
+        down, up = self.bound - self.margin, self.bound + self.margin
+        return down < self.low and self.high < up, self.low > up or self.high < down
+
+    def text(self) -> str:
+        """One line: what, value, interval, bound."""
+        if self.over == "exact":
+            found = f"{self.value:.3g} (read from the weights)"
+        elif math.isfinite(self.low) and math.isfinite(self.high):
+            many = f"{self.n:,} " if self.n else ""
+            found = f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}] over {many}{self.over}"
+        else:
+            found = f"{self.value:.3g}, no interval"
+        place = f"within {self.margin:.3g} of" if self.side == "within" else self.side
+        return f"{self.what}: {legible(found)}; required: {place} {self.bound:.3g}"
+
+
+def over_seeds(what: str, values: Sequence[float] | NDArray, *, step: float = 0.0, **place: Any) -> Effect:
+    """The effect of training so: one value per training seed (a paired difference, where levels are compared).
+
+    Student's t over seeds; fewer than three finite values give no interval, and so does the same value for every seed,
+    unless `step` says what the smallest difference is that the statistic can show (one test image, one learning rate):
+    then the spread is at least that of rounding to it. `place`: bound, side, margin.
+
+    >>> sl.studies.over_seeds("accuracy, ViT minus BiT", [0.04, 0.05, 0.03, 0.045, 0.038]).state
+    'holds'
+    >>> sl.studies.over_seeds("accuracy, ViT minus BiT", [0.04, 0.05]).state
+    'undecided'
+    """
+    x = np.asarray(values, dtype=np.float64).ravel()
+    x = x[np.isfinite(x)]
+    if len(x) < FEWEST_SEEDS:
+        value = float(x.mean()) if len(x) else math.nan
+        return Effect(what=what, value=value, low=math.nan, high=math.nan, over=SEEDS, n=len(x), **place)
+    spread = max(float(x.std(ddof=1)), step / 12**0.5)
+    return t_effect(what, float(x.mean()), spread / len(x) ** 0.5, len(x) - 1, over=SEEDS, n=len(x), **place)
+
+
+def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> NDArray[np.float64]:
+    """First minus second for each training seed that both have, in the order of the seeds.
+
+    >>> sl.studies.paired({0: 0.9, 1: 0.8}, {1: 0.7, 0: 0.6, 2: 0.5}).round(3).tolist()
+    [0.3, 0.1]
+    """
+    return np.array([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], dtype=np.float64)
+
+
+def over_images(
+    what: str, statistic: Callable[[NDArray[np.bool_]], float], groups: int, *, images: int = 0, **place: Any
+) -> Effect:
+    """The effect in these networks: the statistic of all images, and its jackknife over groups of images.
+
+    `statistic` takes a mask of the groups that are kept and computes the whole statistic from them, so that minima,
+    ranks and ratios have their own error, not that of a part. One group, like one image, gives no interval.
+    """
+    keep = np.ones(groups, dtype=bool)
+    value = float(statistic(keep)) if groups else math.nan
+    if groups < FEWEST_GROUPS:
+        return Effect(what=what, value=value, low=math.nan, high=math.nan, n=images, **place)
+    left = []
+    for g in range(groups):
+        keep[g] = False
+        left.append(float(statistic(keep)))
+        keep[g] = True
+    error = math.sqrt((groups - 1) / groups * float(np.square(np.array(left) - np.mean(left)).sum()))
+    return t_effect(what, value, error, groups - 1, n=images, **place)
+
+
+def t_effect(what: str, value: float, error: float, freedom: int, **more: Any) -> Effect:
+    """A value with its standard error as an effect, by Student's t; no error, or one of 0, gives no interval."""
+    half = t95(freedom) * error if error > 0 else math.nan
+    found = Effect(what=what, value=value, low=value - half, high=value + half, **more)
+    if not math.isfinite(half):
+        return found
+    return Effect(**{**vars(found), "p": t_tail(_away(found) / error, freedom)})
+
+
+def _away(e: Effect) -> float:
+    """How far the value is from what would change the answer."""
+    gap = abs(e.value - e.bound)
+    return abs(gap - e.margin) if e.side == "within" else gap
+
+
+def t_tail(t: float, freedom: int) -> float:
+    """Two-sided p of Student's t for whole degrees of freedom, by the finite sums (Abramowitz & Stegun, 26.7.3-4).
+
+    >>> round(t_tail(4.303, 2), 3)
+    0.05
+    """
+    angle = math.atan2(abs(t), math.sqrt(freedom))
+    cos, sin = math.cos(angle), math.sin(angle)
+    start, term = (1, cos) if freedom % 2 else (0, 1.0)
+    total = 0.0 if freedom == 1 else term
+    for i in range(start + 2, freedom - 1, 2):
+        term *= cos * cos * (i - 1) / i
+        total += term
+    inside = 2 / math.pi * (angle + sin * total) if freedom % 2 else sin * total
+    return min(1.0, max(0.0, 1 - inside))
+
+
+def holm(ps: Sequence[float], *, level: float = LEVEL) -> list[bool]:
+    """Which of many decisions survive Holm's correction: with it, one wrong one among all has a chance of `level`.
+
+    NaN, a claim that was not judged, neither counts nor survives.
+
+    >>> sl.studies.holm([0.001, 0.04, 0.012, float("nan")])
+    [True, True, True, False]
+    >>> sl.studies.holm([0.001, 0.04, 0.03])
+    [True, False, False]
+    """
+    judged = sorted((i for i, p in enumerate(ps) if not math.isnan(p)), key=lambda i: ps[i])
+    survives = [False] * len(ps)
+    for rank, i in enumerate(judged):
+        if ps[i] > level / (len(judged) - rank):
+            break
+        survives[i] = True
+    return survives
