@@ -26,6 +26,7 @@ VERBS = {
     "vtab": Verb("evals", "Measure a model on a suite of tasks."),
     "look": Verb("analysis", "Run every analysis that applies to a model."),
     "compare": Verb("analysis", "Compare two models layer by layer."),
+    "study": Verb("study", "Run the papers' experiments over training seeds."),
     "report": Verb("report", "Write one page about saved results."),
     "convert": Verb("weights", "Convert weights to another format."),
     "demo": Verb("demo", "Train, measure and analyze small models, and write a page."),
