@@ -102,7 +102,7 @@ STUDY = Study(
         "models": "vit-nano4, bit-nano, r8-vit-nano4; large: vit-micro4, bit-nano with two units a stage",
         "left out": "7,000 images for all but the small ViT and BiT: the extremes decide",
     },
-    scale="ViT, BiT and hybrid of 0.2 to 0.8 million parameters; 1,000 to 50,000 images of CIFAR-10 at 24 px, 1,500 steps",
+    scale="ViT, BiT and hybrid of 0.2 to 0.8 million parameters; 1,000 to 50,000 images of CIFAR-10, 1,500 steps",
     measure=measure,
     decides=(
         Decides(

@@ -161,7 +161,7 @@ STUDY = Study(
         Decides(
             claim="C18",
             source="Raghu et al., figure 11b",
-            statement="Probed as they were trained, both end up equal; a GAP model's first token is poor early, good late.",
+            statement="Probed as they were trained, both end up equal; GAP's first token is poor early, good late.",
             questions=(
                 Question(
                     what="probe at the end, CLS model's class token minus GAP model's mean",

@@ -2,10 +2,39 @@
 
 import difflib
 
-from sightline.studies.definitions import data, pooling, positions
+from sightline.studies.definitions import (
+    compute,
+    data,
+    decay,
+    masked,
+    norms,
+    pooling,
+    positions,
+    resolution,
+    seeing,
+    shots,
+    skips,
+    tuning,
+)
 from sightline.studies.engine.study import Study
 
-STUDIES: dict[str, Study] = {s.name: s for s in (data.STUDY, positions.STUDY, pooling.STUDY)}
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (
+        data,
+        positions,
+        pooling,
+        norms,
+        decay,
+        skips,
+        resolution,
+        seeing,
+        shots,
+        compute,
+        tuning,
+        masked,
+    )
+}
 
 
 def list_studies() -> list[Study]:

@@ -34,8 +34,8 @@ def work(store: str, pipe: Connection, parent: int, threads: int) -> None:
             return
         try:
             pipe.send(do_in(store, folder))
-        except KeyboardInterrupt:
-            pipe.send("stopped")
+        except (OSError, KeyboardInterrupt):  # nobody listens any more, or everybody was asked to stop
+            return
 
 
 def leave_with(parent: int) -> None:
@@ -135,6 +135,7 @@ class Pool:
             self.say(f"{self.store.folder(task).name} failed: {self.store.reason(task)}")
         elif outcome != "done":
             self.waiting.append(task)
+            time.sleep(PAUSE)
 
     def lose(self, worker: Worker) -> None:
         """A worker died: another one resumes its task, unless this happens again and again."""
@@ -156,10 +157,9 @@ class Pool:
     def close(self) -> None:
         """Ask everybody to stop: trainings finish their step and save."""
         for worker in self.workers:
-            if worker.task is None:
-                worker.pipe.close()
-            else:
+            if worker.task is not None:
                 worker.process.terminate()
+            worker.pipe.close()
         for worker in self.workers:
             worker.process.join(GRACE if worker.task is not None else PAUSE)
             if worker.process.is_alive():
@@ -170,6 +170,8 @@ def run_local(
     store: Store, tasks: Sequence[Task], *, jobs: int, threads: int = 1, until: float = float("inf"), say: Say = print
 ) -> bool:
     """Do the tasks with so many processes at a time; whether all of them are done or failed."""
+    if not tasks:
+        return True
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return Pool(store, jobs, threads, say, deque(tasks)).run(until)

@@ -14,7 +14,8 @@ def initial(store: Store, training: Training, data: Dataset) -> Model:
     if training.start is None:
         return build(training.model, classes=len(data.classes), size=size, seed=training.seed, **changes)
     folder = store.folder(training.start) / "train"
-    return load(folder, classes=list(data.classes), size=size, **changes)
+    same = training.start.images.name == training.images.name  # then the head knows these classes
+    return load(folder, classes=None if same else list(data.classes), size=size, **changes)
 
 
 def trained(store: Store, training: Training) -> Model:

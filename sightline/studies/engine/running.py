@@ -1,7 +1,7 @@
 """`sl.studies.run_studies`: plan, do what is not done, write the results. The same call resumes."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,17 +73,26 @@ def run_studies(
     store.prepare()
     for s in started:
         write(store.path / "started" / f"{s.study}.json", {**vars(s), "only": dict(s.only or {})})
-    tasks = {t.key: t for s in started for t in s.tasks()}
-    todo = [t for t in tasks.values() if store.state(t) != "done"]
+    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    if isinstance(on, Cluster):  # all at once: Slurm decides what comes first
+        tasks = {t.key: t for s in started for t in s.tasks()}
+        run_slurm(store, unfinished(store, tasks.values(), say), on, jobs=jobs, until=until, say=say)
+    else:
+        for s in started:  # one after another, so that results come as early as possible
+            say(f"study {s.study}, seeds {', '.join(map(str, s.seeds))}")
+            run_local(store, unfinished(store, s.tasks(), say), jobs=jobs, until=until, say=say)
+            write_results(store, s.study, s.plan(), smoke=s.smoke)
+    return [write_results(store, s.study, s.plan(), smoke=s.smoke) for s in started]
+
+
+def unfinished(store: Store, tasks: Iterable[Task], say: Callable[[str], None]) -> list[Task]:
+    """The tasks that are not done, each with its description in its folder."""
+    whole = list(tasks)
+    todo = [t for t in whole if store.state(t) != "done"]
     for task in todo:
         store.describe(task)
-    say(f"{len(tasks)} tasks, {len(tasks) - len(todo)} of them done before; in {store.path}")
-    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    if isinstance(on, Cluster):
-        run_slurm(store, todo, on, jobs=jobs, until=until, say=say)
-    elif todo:
-        run_local(store, todo, jobs=jobs, until=until, say=say)
-    return [write_results(store, s.study, s.plan(), smoke=s.smoke) for s in started]
+    say(f"{len(whole)} tasks, {len(whole) - len(todo)} of them done before; in {store.path}")
+    return todo
 
 
 def start(

@@ -104,7 +104,7 @@ def run_slurm(
         ids.append(before)
         say(f"Slurm job {before}: {len(wave)} tasks, {cluster.group} to a job")
     while time.monotonic() < until and any(store.state(t) == "waiting" for t in tasks):
-        if not ask("squeue", "--noheader", "--me", "--format=%F", "--states=all").split() or not queued(ids):
+        if not queued(ids):
             break
         time.sleep(POLL)
     left = [t for t in tasks if store.state(t) == "waiting"]
