@@ -75,8 +75,8 @@ STUDY = Study(
         Decides(
             claim="V3",
             source="ViT, figure 5",
-            statement="At equal compute a ViT is at least as good as a ResNet; hybrids lead at small budgets, and less so "
-            "at larger ones.",
+            statement="At equal compute a ViT is at least as good as a ResNet; hybrids lead at small budgets, less at "
+            "larger ones.",
             paper="a ViT takes 2 to 4 times less compute than a ResNet for the same accuracy",
             questions=(
                 *(

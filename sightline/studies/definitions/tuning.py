@@ -57,7 +57,7 @@ STUDY = Study(
         Decides(
             claim="C23",
             source="Raghu et al., figures G.1 and G.2",
-            statement="Lower blocks survive fine-tuning and are alike across sizes; far tasks change the upper ones more.",
+            statement="Lower blocks survive fine-tuning and are alike across sizes; far tasks change upper ones more.",
             questions=(
                 Question(
                     what="CKA before and after tuning, lowest third", of=lambda s: mean(s, NEAR + FAR)[0], bound=0.9
