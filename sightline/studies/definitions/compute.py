@@ -1,6 +1,8 @@
 """Accuracy at equal compute, and what to make larger (ViT, figures 5 and 8)."""
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from sightline.models.construct import build
 from sightline.models.costs import cost
@@ -10,7 +12,7 @@ from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
 FAMILIES = ("ViT", "BiT", "hybrid", "large ViT", "large BiT")
 # at one budget: twice the depth against 1.4 times the width, and small against large patches
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "deep": {"depth": 12},
     "wide": {"width": 88, "mlp_width": 176},
     "large patches": {"patch": 8},
@@ -20,7 +22,7 @@ SMALLEST, USUAL, LARGEST = BUDGETS
 POINT = 0.01
 
 
-def macs(family: str, changes: dict) -> int:
+def macs(family: str, changes: dict[str, Any]) -> int:
     """Multiply-adds of one image."""
     name, own = MODELS[family]
     return cost(build(name, classes=10, size=SIZE, device="meta", **{**own, **changes})).macs
@@ -82,7 +84,7 @@ STUDY = Study(
                 *(
                     Question(
                         what=f"accuracy at budget {b:g}, ViT minus BiT",
-                        of=lambda s, b=b: ahead(s, "ViT", "BiT", b),
+                        of=partial(ahead, first="ViT", second="BiT", budget=b),
                         bound=-POINT,
                     )
                     for b in BUDGETS

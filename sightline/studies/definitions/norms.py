@@ -1,12 +1,13 @@
 """Group or batch normalization, with or without weight standardization (BiT, tables 4 and 5)."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from sightline.studies.definitions.settings import BATCH, CIFAR, CIFAR_TEST, LR, STEPS, accuracy, training
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
-NORMS = {
+NORMS: dict[str, dict[str, Any]] = {
     "GN+WS": {},  # BiT's own
     "GN": {"standardize": False},
     "BN+WS": {"norm": "batch"},

@@ -1,6 +1,7 @@
 """Whether a ViT needs position embeddings, and which (ViT, table 8 and figures 7 and 10)."""
 
 from collections.abc import Iterator
+from functools import partial
 from math import hypot
 
 from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, LR, accuracy, training, untrained
@@ -94,10 +95,7 @@ STUDY = Study(
             statement="Without position embeddings a ViT is clearly worse; which kind it has matters much less.",
             paper="61.4 % without, 63.9 to 64.3 % with; 2.8 points against a range of 0.3",
             questions=(
-                *(
-                    Question(what=f"accuracy, {kind} minus none", of=lambda s, kind=kind: worth(s, kind))
-                    for kind in USED
-                ),
+                *(Question(what=f"accuracy, {kind} minus none", of=partial(worth, position=kind)) for kind in USED),
                 Question(
                     what="range among the kinds, minus a third of what the least useful is worth",
                     of=spread,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sightline.studies.claims import CLAIMS
 from sightline.studies.definitions.data import MUCH, train
 from sightline.studies.definitions.settings import CIFAR_TEST, SIZE
-from sightline.studies.engine.specs import Images, Measurement
+from sightline.studies.engine.specs import Images, Measurement, Training
 from sightline.studies.engine.study import Decides, Study
 
 FAMILIES = ("ViT", "BiT", "hybrid")
@@ -19,16 +19,13 @@ VERSION = 1
 
 def measure(models: str, seed: int) -> Iterator[tuple[str, Measurement]]:
     trained = tuple(train(family, MUCH, seed) for family in FAMILIES)
-    options = (("names", FAMILIES), ("n", 1024))
-    yield (
-        "verdicts",
-        Measurement(name="verdicts", models=trained, images=(CIFAR_TEST,), options=options, version=VERSION),
-    )
-    options = (("names", FAMILIES[:1]), ("n", 256))
-    yield (
-        "objects",
-        Measurement(name="verdicts", models=trained[:1], images=(OBJECTS,), options=options, version=VERSION),
-    )
+    yield "verdicts", judged(trained, FAMILIES, CIFAR_TEST, 1024)
+    yield "objects", judged(trained[:1], FAMILIES[:1], OBJECTS, 256)
+
+
+def judged(models: tuple[Training, ...], names: tuple[str, ...], images: Images, n: int) -> Measurement:
+    options = (("names", names), ("n", n))
+    return Measurement(name="verdicts", models=models, images=(images,), options=options, version=VERSION)
 
 
 def decides(claim: str, measured: str) -> Decides:

@@ -1,6 +1,7 @@
 """Few shots and episodes on frozen features (BiT, figure 4)."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from sightline.studies.definitions.data import MUCH, OTHER, OTHER_TEST, train
 from sightline.studies.definitions.settings import SIZE, few_shot
@@ -56,10 +57,10 @@ STUDY = Study(
                 q
                 for f in FAMILIES
                 for q in (
-                    Question(what=f"10-shot minus 1-shot accuracy, {f}", of=lambda s, f=f: more_shots(s, f)),
+                    Question(what=f"10-shot minus 1-shot accuracy, {f}", of=partial(more_shots, family=f)),
                     Question(
                         what=f"spread over draws, 10-shot minus 1-shot, {f}",
-                        of=lambda s, f=f: more_shots(s, f, "spread"),
+                        of=partial(more_shots, family=f, of="spread"),
                         side="below",
                     ),
                 )
@@ -79,8 +80,8 @@ STUDY = Study(
                 q
                 for f in FAMILIES
                 for q in (
-                    Question(what=f"2-way minus 10-way accuracy, {f}", of=lambda s, f=f: fewer_ways(s, f)),
-                    Question(what=f"5-shot minus 1-shot accuracy, {f}", of=lambda s, f=f: support(s, f)),
+                    Question(what=f"2-way minus 10-way accuracy, {f}", of=partial(fewer_ways, family=f)),
+                    Question(what=f"5-shot minus 1-shot accuracy, {f}", of=partial(support, family=f)),
                 )
             ),
         ),

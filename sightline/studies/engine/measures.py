@@ -91,8 +91,8 @@ def course(g: Given) -> Numbers:
 
 def few_shot(g: Given) -> Numbers:
     """Few-shot accuracy of frozen features, and its spread over draws of the shots."""
-    features = [extract(g.models[0], images, batch=BATCH) for images in g.images]
-    found = fewshot(*features, shots=g.options["shots"], seeds=g.options["draws"])
+    learn, test = (extract(g.models[0], images, batch=BATCH) for images in g.images)
+    found = fewshot(learn, test, shots=g.options["shots"], seeds=g.options["draws"])
     return {"shots": found.shots, "accuracy": found.mean, "spread": found.accuracy.std(1, ddof=1)}
 
 

@@ -64,7 +64,7 @@ def ask(*command: str) -> str:
     return done.stdout
 
 
-class Job:
+class SlurmJob:
     """What one job does: tasks by their folders. After a time-out or preemption submitit puts it back into the queue,
     where it does what is not done yet; a training resumes from its last checkpoint."""
 
@@ -131,8 +131,9 @@ def levels(tasks: Sequence[Task]) -> list[list[Task]]:
 
     trainings = [t for t in tasks if not isinstance(t, Measurement)]
     deepest = max(map(of, trainings), default=-1)
-    waves = [[t for t in trainings if of(t) == d] for d in range(deepest + 1)]
-    return [w for w in (*waves, [t for t in tasks if isinstance(t, Measurement)]) if w]
+    waves: list[list[Task]] = [[t for t in trainings if of(t) == d] for d in range(deepest + 1)]
+    waves.append([t for t in tasks if isinstance(t, Measurement)])
+    return [wave for wave in waves if wave]
 
 
 def submit(store: Store, tasks: Sequence[Task], cluster: Cluster, *, jobs: int, after: str = "") -> str:
@@ -160,7 +161,7 @@ def submit(store: Store, tasks: Sequence[Task], cluster: Cluster, *, jobs: int, 
         for i in range(0, len(tasks), cluster.group)
     ]
     try:
-        found = executor.map_array(Job(str(folder), cluster.cpus), groups)
+        found = executor.map_array(SlurmJob(str(folder), cluster.cpus), groups)
     except Exception as error:  # submitit has types of its own for what sbatch refuses
         said = re.sub(r"\s+", " ", str(error).strip())[-200:]
         raise ValueError(f"Slurm refused the jobs: {said}") from error

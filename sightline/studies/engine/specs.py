@@ -120,6 +120,8 @@ class Measurement:
         """The same of models and images of a smoke test."""
         small = {"n": 32, "draws": 2, "episodes": 4, "shots": (1, 2), "probe_shots": 2, "queries": 2}
         options = tuple((k, small.get(k, v)) for k, v in self.options)
+        if self.name == "suite":
+            options = (("tasks", ("shape",)),)
         models = tuple(m.smoke() for m in self.models)
         return replace(self, models=models, images=tuple(i.smoke() for i in self.images), options=options)
 

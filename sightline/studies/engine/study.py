@@ -113,8 +113,10 @@ def pooled(d: Decides, seeds: Sequence[SeedNumbers]) -> Verdict:
             if row["claim"] == d.claim:
                 names = ("what", "value", "low", "high", "bound", "side", "margin", "over", "n", "p")
                 effects = tuple(Effect(**{k: e[k] for k in names if k in e}) for e in row["effects"])
-                own = {"claim": d.claim, "source": d.source, "statement": d.statement}
-                by_seed[s.seed] = Verdict(**own, models=tuple(row["models"]), effects=effects, note=row["note"])
+                by_seed[s.seed] = Verdict(
+                    claim=d.claim, source=d.source, statement=d.statement, models=tuple(row["models"]),
+                    effects=effects, note=row["note"],
+                )  # fmt: skip
                 break
     if not by_seed:
         return Verdict(claim=d.claim, source=d.source, statement=d.statement, models=(), effects=())
