@@ -1,4 +1,4 @@
-"""A study of a few steps that tests run; `python -m tests.studies.tiny OUT JOBS` runs it in a process of its own."""
+"""A study of a few steps; `python -m tests.studies.tiny OUT local|slurm` runs it in a process of its own."""
 
 import sys
 
@@ -50,4 +50,5 @@ TINY = Study(
 
 if __name__ == "__main__":
     STUDIES["tiny"] = TINY
-    sl.studies.run_studies(["tiny"], out=sys.argv[1], jobs=int(sys.argv[2]))
+    place = sl.studies.Cluster(group=3, hours=0.2) if sys.argv[2] == "slurm" else "local"
+    sl.studies.run_studies(["tiny"], out=sys.argv[1], on=place)
