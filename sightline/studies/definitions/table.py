@@ -2,43 +2,46 @@
 
 import difflib
 
-from sightline.studies.definitions import (
+from sightline.studies.definitions.bit import decay, norms, shots
+from sightline.studies.definitions.raghu import seeing, skips, tuning
+from sightline.studies.definitions.vit import (
     compute,
     data,
-    decay,
+    encoder,
+    locality,
     masked,
-    norms,
+    optimizer,
     pooling,
     positions,
     resolution,
-    seeing,
-    shots,
-    skips,
-    tuning,
 )
 from sightline.studies.engine.study import Study
 
+# in the order in which a queue runs them
 STUDIES: dict[str, Study] = {
-    module.STUDY.name: module.STUDY
-    for module in (
-        data,
-        positions,
-        pooling,
-        norms,
-        decay,
-        skips,
-        resolution,
-        seeing,
-        shots,
-        compute,
-        tuning,
-        masked,
+    study.name: study
+    for study in (
+        data.STUDY,
+        positions.STUDY,
+        pooling.STUDY,
+        norms.STUDY,
+        decay.STUDY,
+        skips.STUDY,
+        resolution.STUDY,
+        seeing.STUDY,
+        shots.STUDY,
+        compute.STUDY,
+        tuning.STUDY,
+        masked.STUDY,
+        locality.STUDY,
+        encoder.STUDY,
+        optimizer.STUDY,
     )
 }
 
 
 def list_studies() -> list[Study]:
-    """All studies, in the order in which a queue would run them.
+    """All studies, in the order in which a queue runs them.
 
     >>> sl.studies.list_studies()[0].name
     'data'

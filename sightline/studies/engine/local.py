@@ -161,9 +161,10 @@ class Pool:
                 worker.process.terminate()
             worker.pipe.close()
         for worker in self.workers:
-            worker.process.join(GRACE if worker.task is not None else PAUSE)
+            worker.process.join(GRACE)
             if worker.process.is_alive():
                 worker.process.kill()
+                worker.process.join()
 
 
 def run_local(

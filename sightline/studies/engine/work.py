@@ -5,13 +5,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from sightline.files import lock
-from sightline.models.costs import cost
+from sightline.models.costs import Cost, cost
+from sightline.models.variants import Config
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.measures import measure
 from sightline.studies.engine.networks import initial
@@ -79,17 +81,23 @@ def outcome(store: Store, task: Task) -> dict[str, Any]:
     return measure(task, store)
 
 
+@cache
+def cost_of(config: Config) -> Cost:
+    """Parameters and operations, counted once for all runs of a model."""
+    return cost(config)
+
+
 def train(store: Store, training: Training) -> dict[str, Any]:
     """Train, or resume; the weights stay in the folder `train`, the numbers come back."""
     data = open_images(training.images, store.path)
     model = initial(store, training, data)
     if training.recipe is None:
-        return {"parameters": cost(model).parameters, "steps": 0, "images": 0, "macs": 0}
+        return {"parameters": cost_of(model.config).parameters, "steps": 0, "images": 0, "macs": 0}
     if training.processes > 1 and not torch.distributed.is_torchelastic_launched():
         return train_on_many(store, training)
     val = None if training.val is None else open_images(training.val, store.path)
     recipe, out = training.recipe, store.folder(training) / "train"
-    spent = cost(model)
+    spent = cost_of(model.config)
     steps = recipe.total_steps(len(data))
     numbers = {"parameters": spent.parameters, "steps": steps, "images": steps * recipe.batch}
     numbers["macs"] = 3 * spent.macs * numbers["images"]  # the backward pass costs two forward passes
@@ -115,7 +123,7 @@ def train_on_many(store: Store, training: Training) -> dict[str, Any]:
     if done.returncode:
         raise ValueError(f"torchrun ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
     model = load(folder / "train")
-    spent, recipe = cost(model), training.recipe
+    spent, recipe = cost_of(model.config), training.recipe
     assert recipe is not None
     steps = Run(folder / "train").about["plan"]["steps"]
     images = steps * recipe.batch

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
-from sightline.studies.definitions.data import MUCH, OTHER, OTHER_TEST, train
 from sightline.studies.definitions.settings import SIZE, few_shot
+from sightline.studies.definitions.vit.data import MUCH, OTHER, OTHER_TEST, train
 from sightline.studies.engine.specs import Images, Measurement
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 

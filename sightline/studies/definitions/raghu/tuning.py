@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sightline.studies.definitions.data import MUCH, train
 from sightline.studies.definitions.settings import CIFAR_TEST, LR, SIZE, STEPS, recipe, similarity, thirds
+from sightline.studies.definitions.vit.data import MUCH, train
 from sightline.studies.engine.specs import Images, Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from sightline.studies.claims import CLAIMS
-from sightline.studies.definitions.data import MUCH, train
 from sightline.studies.definitions.settings import CIFAR_TEST, SIZE
+from sightline.studies.definitions.vit.data import MUCH, train
 from sightline.studies.engine.specs import Images, Measurement, Training
 from sightline.studies.engine.study import Decides, Study
 
