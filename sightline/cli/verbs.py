@@ -26,6 +26,7 @@ VERBS = {
     "vtab": Verb("evals", "Evaluate a model on a suite of tasks."),
     "look": Verb("analysis", "Run every analysis that applies to a model."),
     "compare": Verb("analysis", "Compare two models layer by layer."),
+    "study": Verb("study", "Run the papers' experiments over training seeds."),
     "report": Verb("report", "Write one page about saved results."),
     "convert": Verb("weights", "Convert weights to another format."),
     "export": Verb("export", "Export a model for ONNX Runtime, OpenVINO or PyTorch."),

@@ -1,0 +1,181 @@
+"""`sightline study`: list, show, run, status, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import sightline as sl
+from sightline.cli.options import FOLDER
+from sightline.cli.shell import help_without_verb, memory, show, verb
+
+out_option = click.option("--out", default="studies", show_default=True, type=FOLDER, help="Folder for everything.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def study(context: click.Context) -> None:
+    """Run the papers' experiments over training seeds, and say which claims hold.
+
+    Example: sightline study run data --smoke
+    """
+    help_without_verb(context)
+
+
+def study_verb(function: Callable[..., Any]) -> click.Command:
+    """A verb of this group."""
+    command = verb(function)
+    study.add_command(command)
+    return command
+
+
+@study_verb
+def list_(as_json: bool) -> None:
+    """List the studies, and which claims each decides.
+
+    Example: sightline study list
+    """
+    rows = [
+        {
+            "study": s.name,
+            "varies": ", ".join(s.axes),
+            "decides": ", ".join(d.claim for d in s.decides),
+            "question": s.question,
+        }
+        for s in sl.studies.list_studies()
+    ]
+    show(rows, as_json, title="Studies; sightline study show NAME has the whole design")
+
+
+class Seeds(click.ParamType):
+    """A number of seeds, or seeds with commas between."""
+
+    name = "number|list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() for part in parts):
+            self.fail(f"expected a number such as 5, or a list such as 0,1,2; got {value!r}.", param, ctx)
+        return int(parts[0]) if len(parts) == 1 else tuple(map(int, parts))
+
+
+seeds_option = click.option("--seeds", type=Seeds(), help="Training seeds: a number, or a list such as 0,1,2.")
+
+
+@study_verb
+@click.argument("name")
+@seeds_option
+def show_(name: str, seeds: Any, as_json: bool) -> None:
+    """Print the design of the study NAME: grid, statistics and bounds, core-hours and memory.
+
+    Example: sightline study show data
+    """
+    described = sl.studies.describe_study(name, seeds=seeds)
+    if as_json:
+        show(described, True)
+        return
+    about = {k: described[k] for k in ("study", "question", "source", "scale")}
+    show({**about, **described["fixed"]}, False)
+    show([{"axis": k, "levels": v} for k, v in described["axes"].items()], False, title="What varies")
+    rows = [{k: row[k] for k in ("claim", "statistic", "required", "control")} for row in described["statistics"]]
+    show(rows, False, title="Statistics: one number per training seed, its 95 % interval must lie where required")
+    cost = described["cost"]
+    cost = {**cost, "memory of one process": memory(cost["memory of one process"])}
+    show(cost, False, title="Before anything runs")
+
+
+@study_verb
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@seeds_option
+@click.option("--only", multiple=True, metavar="AXIS=LEVEL,...", help="Some levels of an axis.")
+@click.option("--on", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Processes with one thread each; on Slurm, jobs at a time.")
+@click.option("--minutes", type=float, help="Start nothing new after this long, and save.")
+@click.option("--smoke", is_flag=True, help="Three steps on a few images, to see that everything works.")
+@click.option("--partition", help="Slurm: the partition.")
+@click.option("--hours", default=4.0, show_default=True, help="Slurm: time limit of a job, which then is requeued.")
+@click.option("--gpus", default=0, show_default=True, help="Slurm: GPUs of a job.")
+@click.option("--group", default=4, show_default=True, help="Slurm: tasks in one job.")
+@out_option
+def run(names: Sequence[str], seeds: Any, only: Sequence[str], as_json: bool, out: str, **how: Any) -> None:
+    """Run studies (all: every one), and write results and a page. The same command resumes.
+
+    Example: sightline study run data positions --jobs 2 --out studies
+    """
+    chosen = [s.name for s in sl.studies.list_studies()] if names == ("all",) else list(names)
+    place: Any = "local"
+    if how["on"] == "slurm":
+        keys = ("partition", "hours", "gpus", "group")
+        place = sl.studies.Cluster(**{k: how[k] for k in keys})
+    files = sl.studies.run_studies(
+        chosen,
+        out=out,
+        seeds=seeds,
+        smoke=how["smoke"],
+        only=levels(only),
+        on=place,
+        jobs=how["jobs"],
+        minutes=how["minutes"],
+        say=lambda text: click.echo(text, err=True),
+    )
+    page = sl.report.write_atlas(Path(out) / "results")
+    rows = [claim_row(row) for file in files for row in sl.studies.judge_results(file)]
+    if as_json:
+        show({"claims": rows, "results": [str(f) for f in files], "page": str(page)}, True)
+        return
+    show(rows, False, title="Claims" + ("; a smoke test decides nothing" if how["smoke"] else ""))
+    show(sl.studies.studies_status(out, jobs=how["jobs"]), False, title="Progress")
+    click.echo(f"Page: {page}")
+
+
+def levels(only: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """`--only AXIS=LEVEL,LEVEL` as axes with levels."""
+    for text in only:
+        if "=" not in text:
+            raise click.UsageError(f"--only takes AXIS=LEVEL,LEVEL, such as family=ViT,BiT; got {text!r}.")
+    return {text.partition("=")[0]: tuple(text.partition("=")[2].split(",")) for text in only} or None
+
+
+def claim_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A claim with the effect that decides it; the page has all of them."""
+    order = ("does not hold", "undecided", "holds")
+    effect = min(row["effects"], key=lambda e: order.index(e["state"])) if row["effects"] else None
+    value = "" if effect is None else f"{effect['value']:.3g} [{effect['low']:.3g}, {effect['high']:.3g}]"
+    return {
+        "claim": row["claim"],
+        "verdict": "smoke" if row["smoke"] else row["state"],
+        "seeds": row["seeds"],
+        "effect": sl.spec.legible(value) if effect else "",
+        "of": effect["what"] if effect else "",
+    }
+
+
+@study_verb
+@click.option("--jobs", default=1, show_default=True, help="Processes that share what is left.")
+@out_option
+def status(out: str, jobs: int, as_json: bool) -> None:
+    """Print how far the studies of a folder are, with failures and the time left.
+
+    Example: sightline study status --out studies
+    """
+    show(sl.studies.studies_status(out, jobs=jobs), as_json, title=f"Studies in {out}")
+
+
+@study_verb
+@click.argument("results", required=False, metavar="[RESULTS]")
+@click.option("--to", type=click.Path(dir_okay=False), help="The page.  [default: atlas.html in RESULTS]")
+def report(results: str | None, to: str | None, as_json: bool) -> None:
+    """Write the atlas: every claim with its verdict, from the JSON files in RESULTS (by default docs/studies).
+
+    Example: sightline study report studies/results --to atlas.html
+    """
+    folder = Path(results or "docs/studies")
+    if as_json:
+        show(sl.studies.judge_folder(folder), True)
+        return
+    page = sl.report.write_atlas(folder, to)
+    show([claim_row(row) for row in sl.studies.judge_folder(folder)], False, title="The papers' claims")
+    click.echo(f"Page: {page}")

@@ -1,0 +1,1 @@
+"""Studies of the BiT paper (Kolesnikov et al. 2019)."""

@@ -1,0 +1,1 @@
+"""Studies of what ViTs see (Raghu et al. 2021)."""

@@ -1,0 +1,50 @@
+"""Do ViTs see like CNNs? Every analysis of the full-data models of the study data (Raghu et al.; ViT, figure 7)."""
+
+from collections.abc import Iterator
+
+from sightline.studies.claims import CLAIMS
+from sightline.studies.definitions.settings import CIFAR_TEST, SIZE
+from sightline.studies.definitions.vit.data import MUCH, train
+from sightline.studies.engine.specs import Images, Measurement, Training
+from sightline.studies.engine.study import Decides, Study
+
+FAMILIES = ("ViT", "BiT", "hybrid")
+JUDGED = (
+    "C1", "C2", "C3", "C4", "C5", "C7", "C8", "C9", "C10", "C11", "C12", "C14", "C15", "C22", "V8", "V9", "V10",
+)  # fmt: skip
+OBJECTS = Images(name="scenes/shape", split="test", num=512, size=SIZE)
+# Raise it when the statistics of the claims change: the analyses are then done again.
+VERSION = 1
+
+
+def measure(models: str, seed: int) -> Iterator[tuple[str, Measurement]]:
+    trained = tuple(train(family, MUCH, seed) for family in FAMILIES)
+    yield "verdicts", judged(trained, FAMILIES, CIFAR_TEST, 1024)
+    yield "objects", judged(trained[:1], FAMILIES[:1], OBJECTS, 256)
+
+
+def judged(models: tuple[Training, ...], names: tuple[str, ...], images: Images, n: int) -> Measurement:
+    options = (("names", names), ("n", n))
+    return Measurement(name="verdicts", models=models, images=(images,), options=options, version=VERSION)
+
+
+def decides(claim: str, measured: str) -> Decides:
+    """A claim whose statistic is that of `sl.verdicts`, one value per seed."""
+    known = next(c for c in CLAIMS if c.number == claim)
+    return Decides(claim=claim, source=known.source, statement=known.statement, from_verdicts=measured)
+
+
+STUDY = Study(
+    name="seeing",
+    question="Do Vision Transformers see like convolutional neural networks?",
+    source="Raghu et al., figures 1 to 13; ViT, figures 6, 7 and 11",
+    axes={"models": ("full data",)},
+    fixed={
+        "models": "ViT, BiT and hybrid of the study data, trained on all of CIFAR-10",
+        "images": "1,024 test images of CIFAR-10; masks: 256 scenes",
+        "statistics": "those of sl.verdicts, one value per training seed",
+    },
+    scale="ViT, BiT and hybrid of 0.2 to 0.5 million parameters on CIFAR-10 at 24 px, 1,500 steps",
+    measure=measure,
+    decides=(*(decides(claim, "verdicts") for claim in JUDGED), decides("V14", "objects")),
+)

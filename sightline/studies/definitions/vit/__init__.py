@@ -1,0 +1,1 @@
+"""Studies of the ViT paper (Dosovitskiy et al. 2020)."""

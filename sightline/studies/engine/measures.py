@@ -1,0 +1,220 @@
+"""The table of measurements: each a function of trained models and images that returns a few plain numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sightline.analysis.attention.distance import attention_distance
+from sightline.analysis.catalog import COMPARE
+from sightline.analysis.embeddings import position_similarity, row_column
+from sightline.analysis.inspection import compare, look
+from sightline.analysis.probes import layer_probes, token_probes
+from sightline.analysis.similarity.block_similarity import block_similarity
+from sightline.analysis.similarity.cka import cka
+from sightline.analysis.similarity.localization import Localization, localization
+from sightline.data.datasets import Dataset
+from sightline.evals.accuracy import Classification, evaluate
+from sightline.evals.episodic import episodes
+from sightline.evals.extraction import extract
+from sightline.evals.few_shot import fewshot
+from sightline.evals.vtab_protocol import vtab
+from sightline.models.construct import Model, resize
+from sightline.observe.identity import identify
+from sightline.spec import Result
+from sightline.studies.claims import verdicts
+from sightline.studies.engine.images import open_images
+from sightline.studies.engine.networks import trained
+from sightline.studies.engine.specs import Measurement
+from sightline.studies.engine.store import Store
+
+BATCH = 128
+Numbers = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a measurement is given: models and images in the order that the study names them, and its options."""
+
+    models: list[Model]
+    images: list[Dataset]
+    options: dict[str, Any]
+    folder: Path  # for files that are too large for a few numbers
+    courses: list[Numbers]  # what each training itself has to say
+
+
+def measure(m: Measurement, store: Store) -> Numbers:
+    """The numbers of one measurement, rounded to what means something."""
+    whole = m.name == "verdicts"  # its analyses ask scenes for masks
+    given = Given(
+        models=[trained(store, t) for t in m.models] if m.name != "course" else [],
+        images=[open_images(i, store.path, masks=whole and i.name.startswith("scenes/")) for i in m.images],
+        options=dict(m.options),
+        folder=store.folder(m),
+        courses=[store.result(t) for t in m.models],
+    )
+    return rounded(MEASURES[m.name](given))
+
+
+def rounded(value: Any) -> Any:
+    """Plain values with six significant digits."""
+    match value:
+        case np.ndarray():
+            return rounded(value.tolist())
+        case float() | np.floating():
+            return float(f"{value:.6g}")
+        case dict():
+            return {str(k): rounded(v) for k, v in value.items()}
+        case list() | tuple():
+            return [rounded(v) for v in value]
+        case np.integer():
+            return int(value)
+    return value
+
+
+def accuracy(g: Given) -> Numbers:
+    """Top-1 accuracy and cross-entropy on images; at another `size` without further training, if one is given."""
+    size = g.options.get("size")
+    model = g.models[0] if size is None else resize(g.models[0], size)
+    found = evaluate(model, g.images[0], batch=BATCH)
+    assert isinstance(found, Classification)
+    return {"accuracy": found.top1, "loss": found.loss}
+
+
+def course(g: Given) -> Numbers:
+    """What the training itself says: steps, operations, validation by step, whether it diverged."""
+    return g.courses[0]
+
+
+def few_shot(g: Given) -> Numbers:
+    """Few-shot accuracy of frozen features, and its spread over draws of the shots."""
+    learn, test = (extract(g.models[0], images, batch=BATCH) for images in g.images)
+    found = fewshot(learn, test, shots=g.options["shots"], seeds=g.options["draws"])
+    return {"shots": found.shots, "accuracy": found.mean, "spread": found.accuracy.std(1, ddof=1)}
+
+
+def episodic(g: Given) -> Numbers:
+    """Accuracy over episodes by ways and shots, and how alike features are within and between classes."""
+    o = g.options
+    features = extract(g.models[0], g.images[0], batch=BATCH)
+    found = episodes(features, ways=o["ways"], shots=o["shots"], queries=o["queries"], episodes=o["episodes"])
+    spread = found.accuracy.std(2, ddof=1)
+    return {"accuracy": found.mean, "spread": spread, "within": found.within, "between": found.between}
+
+
+def suite(g: Given) -> Numbers:
+    """Mean accuracy over the tasks of scenes-vtab, linear on frozen features."""
+    found = vtab(g.models[0], "scenes-vtab", tasks=g.options.get("tasks"), batch=BATCH)
+    return {"score": found.score, "tasks": dict(zip(found.tasks, found.accuracy.tolist()))}
+
+
+def distances(g: Given) -> Numbers:
+    """Attention distance of every head, in units of that of uniform attention."""
+    found = attention_distance(g.models[0], g.images[0], n=g.options["n"], batch=32)
+    return {"heads": found.pixels / found.uniform}
+
+
+def probes(g: Given) -> Numbers:
+    """Accuracy of a probe by block, for every choice of tokens that the model has."""
+    o = g.options
+    found = layer_probes({"": g.models[0]}, *g.images, shots=o["probe_shots"], seeds=o["draws"], batch=BATCH)
+    curves = {name.removeprefix("; "): row[np.isfinite(row)] for name, row in zip(found.curves, found.accuracy)}
+    return {"curves": curves}
+
+
+def top_tokens(g: Given) -> Numbers:
+    """Mean accuracy of probes of single patches at the top."""
+    last = identify_blocks(g.models[0]) - 1
+    found = token_probes(g.models[0], *g.images, layers=(last,), shots=g.options["probe_shots"], batch=BATCH)
+    return {"accuracy": float(found.map(found.layers[-1]).mean())}
+
+
+def identify_blocks(model: Model) -> int:
+    """Encoder blocks of a ViT."""
+    return int(model.config.depth)  # type: ignore[union-attr]
+
+
+def similarity(g: Given) -> Numbers:
+    """CKA of two models block by block, at equal relative depth."""
+    found = block_similarity({"": g.models[0]}, g.models[1], g.images[0], n=g.options["n"], batch=BATCH)
+    return {"blocks": found.similarity[0]}
+
+
+def layers(g: Given) -> Numbers:
+    """CKA of all pairs of blocks of one model, or of two."""
+    other = g.models[1] if len(g.models) > 1 else None
+    found = cka(g.models[0], other, g.images[0], layers="blocks", n=g.options["n"], batch=BATCH)
+    return {"similarity": found.similarity, "rows": found.rows, "columns": found.columns}
+
+
+def own_patch(g: Given) -> Numbers:
+    """How much more similar tokens of the last block are to their own patch than to the others."""
+    found = localization(g.models[0], g.images[0], n=g.options["n"], batch=BATCH)
+    return {"own minus others": own_minus_others(found), **found.summary()}
+
+
+def own_minus_others(r: Localization) -> float:
+    """Mean over interior tokens of CKA with the own patch minus the mean CKA with the other patches."""
+    flat = r.maps.reshape(len(r.maps), -1)
+    own = flat.diagonal()
+    others = (np.nansum(flat, 1) - own) / (flat.shape[1] - 1)
+    inside = np.zeros(r.grid, dtype=bool)
+    inside[1:-1, 1:-1] = True
+    return float(np.nanmean((own - others)[inside.ravel()]))
+
+
+def positions(g: Given) -> Numbers:
+    """Similarity of position embeddings: decay with distance, the row and column effect, and that of a table that
+    depends on distance alone and decays alike (a cubic in the distance, least squares over all pairs)."""
+    found = position_similarity(g.models[0])
+    tiles = found.tiles.reshape(len(found.tiles), -1)
+    grid = found.tiles.shape[1:]
+    y, x = (a.ravel() for a in np.indices(grid))
+    far = np.hypot(y[:, None] - y, x[:, None] - x)
+    pairs = far > 0
+    smooth = np.polyval(np.polyfit(far[pairs], tiles[pairs], 3), far)
+    null = row_column(torch.from_numpy(smooth), (int(grid[0]), int(grid[1])))
+    return {"decay": found.decay, "row column": found.row_column, "row column, isotropic": null, "tiles": tiles}
+
+
+def judged(g: Given) -> Numbers:
+    """Every analysis of the models and of the first beside each other, and what the claims' own statistics say."""
+    names, n = list(g.options["names"]), g.options["n"]
+    paths = []
+    for name, model in zip(names, g.models):
+        rows = look(model, g.images[0], g.folder / "look" / name, n=n, name=name)
+        paths += [g.folder / "look" / name / r.path for r in rows if r.path]
+    for name, model in zip(names[1:], g.models[1:]):
+        place = g.folder / "compare" / name
+        two = (names[0], name)
+        rows = compare(g.models[0], model, g.images[0], place, only=tuple(COMPARE), n=n, names=two)
+        paths += [place / r.path for r in rows if r.path]
+    found = verdicts([Result.load(path) for path in paths])
+    prints = [identify(m).fingerprint for m in g.models]
+    return {"verdicts": [row(v.plain(), prints) for v in found]}
+
+
+def row(plain: Numbers, prints: list[str]) -> Numbers:
+    """A verdict with its models by their place, and no fingerprint of weights."""
+    kept = {k: plain[k] for k in ("claim", "source", "statement", "models", "note", "effects")}
+    return {**kept, "of": [prints.index(f) if f in prints else -1 for f in plain["fingerprints"]]}
+
+
+MEASURES: dict[str, Callable[[Given], Numbers]] = {
+    "accuracy": accuracy,
+    "course": course,
+    "few-shot": few_shot,
+    "episodes": episodic,
+    "suite": suite,
+    "distances": distances,
+    "probes": probes,
+    "top tokens": top_tokens,
+    "similarity": similarity,
+    "layers": layers,
+    "own patch": own_patch,
+    "positions": positions,
+    "verdicts": judged,
+}

@@ -1,0 +1,124 @@
+"""The results of a study as one small JSON file, and the verdicts that follow from it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sightline.studies.definitions.table import STUDIES, get_study
+from sightline.studies.effects import holm
+from sightline.studies.engine.specs import VERSION, Measurement, Training
+from sightline.studies.engine.store import Store, read, with_needs, write
+from sightline.studies.engine.study import Label, SeedNumbers
+from sightline.studies.verdict import Verdict
+from sightline.training.run.identity import environment
+
+Numbers = dict[int, dict[Label, dict[str, Any]]]
+
+
+def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Measurement]], *, smoke: bool) -> Path:
+    """results/NAME.json: every number that there is, in the order of the plan, with nothing that depends on when or
+    how it was computed. What it cost, and by which command and commit, is beside it in NAME.spent.json."""
+    rows, tasks = [], with_needs([m for row in plan.values() for m in row.values()])
+    for seed, measurements in plan.items():
+        for (measured, cell), m in measurements.items():
+            if store.state(m) == "done":
+                rows.append({"name": measured, "cell": dict(cell), "seed": seed, "numbers": store.result(m)})
+    trainings = [t for t in tasks if isinstance(t, Training) and store.state(t) == "done"]
+    known = [store.result(t) for t in trainings]
+    total = {k: sum(r.get(k, 0) for r in known) for k in ("images", "macs")}
+    failed = [{"key": t.key, "reason": store.reason(t)} for t in tasks if store.state(t) == "failed"]
+    complete = all(store.state(t) == "done" for t in tasks)
+    head = {"study": name, "version": VERSION, "smoke": smoke, "seeds": list(plan), "complete": complete}
+    spent = sum(store.spent(t) for t in tasks)
+    folder = store.path / "results"
+    cost = {"core_hours": round(spent / 3600, 3), "tasks": len(tasks), "failed": failed, **environment()}
+    write(folder / f"{name}.spent.json", cost)
+    write(folder / f"{name}.json", {**head, "trainings": len(trainings), **total, "rows": rows})
+    return folder / f"{name}.json"
+
+
+def read_results(path: Path) -> tuple[dict[str, Any], Numbers]:
+    """A file of results: what it says of itself, and the numbers by seed and label."""
+    held = read(path)
+    if held.get("study") not in STUDIES or "rows" not in held:
+        raise ValueError(f"{path} holds no results of a study.")
+    axes = list(get_study(held["study"]).axes)
+    numbers: Numbers = {seed: {} for seed in held["seeds"]}
+    for row in held["rows"]:
+        cell = tuple((axis, row["cell"][axis]) for axis in axes if axis in row["cell"])
+        numbers[row["seed"]][row["name"], cell] = row["numbers"]
+    return held, numbers
+
+
+def judge_results(path: str | Path) -> list[dict[str, Any]]:
+    """One row per claim of a file of results: state, seeds, scale, effects, controls.
+
+    >>> sl.studies.judge_results("pyproject.toml")
+    Traceback (most recent call last):
+        ...
+    ValueError: ...
+    """
+    held, numbers = read_results(Path(path))
+    study = get_study(held["study"])
+    seeds = [SeedNumbers(study, numbers, seed) for seed in sorted(numbers)]
+    rows = []
+    for d in study.decides:
+        v = d.verdict(seeds)
+        controls = {
+            kind: plain_effect(q.effect(seeds))
+            for kind, q in (("null", d.null), ("control", d.control))
+            if q is not None
+        }
+        rows.append(claim_row(v, study.name, study.scale, d.paper) | {"controls": controls, "smoke": held["smoke"]})
+    return rows
+
+
+def claim_row(v: Verdict, study: str, scale: str, paper: str) -> dict[str, Any]:
+    """A verdict as the atlas shows it."""
+    return {
+        "claim": v.claim,
+        "state": v.state,
+        "seeds": v.seeds,
+        "study": study,
+        "scale": scale,
+        "source": v.source,
+        "statement": v.statement,
+        "paper": paper,
+        "why": v.why(),
+        "p": v.p,
+        "effects": [plain_effect(e) for e in v.effects],
+    }
+
+
+def plain_effect(e: Any) -> dict[str, Any]:
+    """An effect as plain values, with its state."""
+    return {**vars(e), "state": e.state}
+
+
+def judge_folder(folder: str | Path) -> list[dict[str, Any]]:
+    """One row per claim of all results in a folder; `survives` says whether it does after Holm's correction.
+
+    >>> sl.studies.judge_folder("no such folder")
+    Traceback (most recent call last):
+        ...
+    ValueError: There are no results of studies in no such folder: sightline study run NAME writes them.
+    """
+    files = result_files(folder)
+    rows = [row for file in files for row in judge_results(file)]
+    kept = holm([row["p"] for row in rows])
+    return [{**row, "survives": survives} for row, survives in zip(rows, kept)]
+
+
+def result_files(folder: str | Path) -> list[Path]:
+    """The results in a folder, in the order of the studies."""
+    files = [Path(folder) / f"{name}.json" for name in STUDIES]
+    there = [file for file in files if file.exists()]
+    if not there:
+        raise ValueError(f"There are no results of studies in {folder}: sightline study run NAME writes them.")
+    return there
+
+
+def read_spent(path: Path) -> dict[str, Any]:
+    """What a study cost, from the file beside its results; empty where there is none."""
+    beside = path.with_name(f"{path.stem}.spent.json")
+    return read(beside) if beside.exists() else {}

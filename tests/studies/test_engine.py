@@ -1,0 +1,183 @@
+"""The engine: what decides a run is its key, the state is the file system, and a failure stays its own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sightline as sl
+from sightline.cli import main
+from sightline.studies.definitions.table import STUDIES
+from sightline.studies.engine.images import open_images
+from sightline.studies.engine.local import run_local
+from sightline.studies.engine.results import write_results
+from sightline.studies.engine.specs import recipe_of, sparse, task_of
+from sightline.studies.engine.store import Store, with_needs
+from sightline.studies.engine.study import Decides, Question, SeedNumbers
+from sightline.studies.engine.work import do
+from tests.studies.tiny import IMAGES, TINY, train
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setitem(STUDIES, "tiny", TINY)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """One seed of the tiny study, done in this process."""
+    store = Store(tmp_path_factory.mktemp("studies") / "out")
+    store.prepare()
+    for task in with_needs(list(TINY.plan((0,))[0].values())):
+        store.describe(task)
+        assert do(store, task) == "done"
+    return store
+
+
+@pytest.mark.parametrize("name", [s.name for s in sl.studies.list_studies()])
+def test_every_study_has_a_plan_and_claims_with_bounds(name):
+    study = sl.studies.get_study(name)
+    plan = study.plan((0,))[0]
+    assert plan
+    for task in with_needs(list(plan.values())):
+        kind = "training" if isinstance(task, sl.studies.Training) else "measurement"
+        assert task_of({kind: sl.spec.from_json(sl.spec.to_json(sparse(task)))}) == task
+    for d in study.decides:
+        assert d.questions or d.from_verdicts
+        assert all(q.margin > 0 for q in d.questions if q.side == "within")
+
+
+def test_a_key_is_everything_that_decides_and_nothing_else():
+    one = train(1e-3, 0)
+    others = [
+        train(1e-2, 0),
+        train(1e-3, 1),
+        replace(one, images=replace(IMAGES, num=65)),
+        replace(one, changes=(("depth", 2),)),
+        replace(one, start=train(1e-3, 1)),
+        replace(one, recipe=None),
+    ]
+    assert len({one.key, *(o.key for o in others)}) == len(others) + 1
+    assert train(1e-3, 0).key == one.key
+
+
+def test_a_field_that_has_its_default_is_not_in_the_key():
+    recipe = sl.Recipe(lr=1e-3, batch=4, steps=2)
+    assert sparse(recipe) == {"lr": 1e-3, "batch": 4, "steps": 2}
+    augmented = replace(recipe, augment=sl.data.Augment(shift=0.1, crop_area=None), betas=(0.9, 0.95))
+    assert recipe_of(sl.spec.from_json(sl.spec.to_json(sparse(augmented)))) == augmented
+
+
+def test_what_is_done_is_not_done_again(done):
+    task = train(1e-3, 0)
+    before = {p: p.stat().st_mtime_ns for p in done.folder(task).rglob("*") if p.name != ".lock"}
+    assert do(done, task) == "done"
+    assert {p: p.stat().st_mtime_ns for p in done.folder(task).rglob("*") if p.name != ".lock"} == before
+    assert done.spent(task) > 0
+    assert "core_seconds" not in done.result(task)
+
+
+def test_a_failed_run_is_kept_with_its_reason_and_the_others_go_on(done, tmp_path):
+    store = Store(tmp_path / "out")
+    store.prepare()
+    bad = replace(train(1e-3, 0), changes=(("depth", 0),))
+    measured = sl.studies.Measurement(name="accuracy", models=(bad,), images=(IMAGES,))
+    for task in (bad, measured):
+        store.describe(task)
+        assert do(store, task) == "failed"
+    assert "depth" in store.reason(bad)
+    assert f"run {bad.key}" in store.reason(measured)
+    assert store.state(bad) == "failed"
+
+
+def test_a_training_that_diverges_is_an_outcome(tmp_path):
+    store = Store(tmp_path / "out")
+    wild = train(1e-3, 0)
+    wild = replace(wild, recipe=replace(wild.recipe, lr=1e30, optimizer="sgd"))
+    assert do(store, wild) == "done"
+    assert "diverged" in store.result(wild)
+    measured = sl.studies.Measurement(name="accuracy", models=(wild,), images=(IMAGES,))
+    assert do(store, measured) == "done"
+    numbers = {0: {("accuracy", (("rate", 1e-3),)): store.result(measured)}}
+    assert sl.studies.Study.verdicts(TINY, numbers)[0].state == "undecided"
+
+
+def test_results_are_judged_from_the_file_alone(done, tmp_path):
+    path = write_results(done, "tiny", TINY.plan((0,)), smoke=False)
+    rows = sl.studies.judge_results(path)
+    assert [(r["claim"], r["state"], r["seeds"]) for r in rows] == [("T1", "undecided", 1)]
+    assert rows[0]["controls"]["null"]["state"] == "undecided"
+    page = sl.report.write_atlas(path.parent, tmp_path / "atlas.html").read_text()
+    assert "T1 undecided" in page
+    assert "It does." in page
+
+
+def test_verdicts_follow_from_intervals_over_seeds():
+    def seed(low: float, high: float) -> dict:
+        return {("accuracy", (("rate", r),)): {"accuracy": a} for r, a in zip(TINY.axes["rate"], (low, high))}
+
+    up = {0: seed(0.5, 0.3), 1: seed(0.52, 0.31), 2: seed(0.49, 0.28)}
+    assert [v.state for v in TINY.verdicts(up)] == ["holds"]
+    down = {k: seed(*[x["accuracy"] for x in reversed(list(v.values()))]) for k, v in up.items()}
+    assert [v.state for v in TINY.verdicts(down)] == ["does not hold"]
+    assert [v.state for v in TINY.verdicts({0: up[0], 1: up[1]})] == ["undecided"]
+    s = SeedNumbers(TINY, up, 2)
+    assert TINY.decides[0].null.of(s) == pytest.approx(0.49 - 0.5)
+    equal = Decides(
+        claim="T2", source="", statement="",
+        questions=(Question(what="", of=lambda s: s.accuracy() - 0.5, side="within", margin=0.1),),
+    )  # fmt: skip
+    assert equal.verdict([SeedNumbers(TINY, up, seed) for seed in up]).state == "holds"
+
+
+def test_images_are_drawn_once_and_a_permutation_keeps_every_patch(tmp_path):
+    import numpy as np
+
+    plain = open_images(IMAGES, tmp_path)
+    assert np.array_equal(plain[3][0], sl.dataset("scenes/shape", num=64, size=16)[3][0])
+    moved = open_images(replace(IMAGES, permuted=4), tmp_path)
+    cut = [np.sort(d[3][0].reshape(4, 4, 4, 4, 3).swapaxes(1, 2).reshape(16, -1), axis=0) for d in (plain, moved)]
+    assert np.array_equal(*cut)
+    assert not np.array_equal(plain[3][0], moved[3][0])
+    assert len(list((tmp_path / "images").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "dta"], "There is no study 'dta'. Did you mean data?"),
+        (["run", "data", "--only", "sise=1"], "data has no axis 'sise'"),
+        (["run", "data", "--only", "images=3"], "data has no images '3'"),
+        (["run", "data", "--seeds", "0,1,1"], "seed 1 is given twice"),
+        (["run", "data", "--jobs", "0"], "numbers above 0"),
+        (["status", "--out", "nowhere"], "nowhere holds no studies"),
+        (["report", "nowhere"], "There are no results of studies in nowhere"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["study", *arguments])
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+def test_a_folder_of_another_version_or_of_something_else_is_refused(tmp_path):
+    (tmp_path / "studies.json").write_text('{"version": 0}')
+    with pytest.raises(ValueError, match=r"runs of version 0 .* give another --out"):
+        sl.studies.run_studies(["tiny"], out=tmp_path)
+    (tmp_path / "studies.json").rename(tmp_path / "notes.txt")
+    with pytest.raises(ValueError, match=r"holds notes.txt and no studies"):
+        sl.studies.run_studies(["tiny"], out=tmp_path)
+
+
+def test_without_slurm_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="There is no sbatch on the path"):
+        sl.studies.run_studies(["tiny"], out=tmp_path / "out", on=sl.studies.Cluster())
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_task_is_left_where_none_is_given(tmp_path):
+    assert run_local(Store(tmp_path), [], jobs=1)

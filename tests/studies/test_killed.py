@@ -1,0 +1,118 @@
+"""A study whose processes are killed ends with the same bytes as one that was left alone, here and on Slurm."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import sightline as sl
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+LIMIT = 240  # seconds that nothing here takes by far
+
+
+def start(out: Path, place: str = "local") -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.studies.tiny", str(out), place]
+    paths = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **paths}, **quiet)
+
+
+def finish(out: Path, place: str = "local") -> None:
+    process = start(out, place)
+    _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+
+
+def outcome(out: Path) -> dict[str, bytes]:
+    """All numbers, by their place in the folder."""
+    files = [*out.glob("*/*/result.json"), out / "results" / "tiny.json"]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+
+
+def wait_for(out: Path, count: int, process: subprocess.Popen) -> None:
+    """Until so many tasks are done, or the process has ended."""
+    limit = time.monotonic() + LIMIT
+    while len(list(out.glob("*/*/result.json"))) < count and process.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The study, left alone."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    finish(out)
+    found = outcome(out)
+    assert len(found) == 19
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
+def test_killed_parents_and_children_change_no_byte(whole, tmp_path):
+    out = tmp_path / "out"
+    for round_, count in enumerate((1, 4, 9, 13)):
+        process = start(out)
+        wait_for(out, count, process)
+        victims = children(process.pid) if process.poll() is None else []
+        kill(victims if round_ % 2 else [process.pid, *victims] if round_ else [process.pid])
+        if round_ % 2:  # the parent starts another child, and goes on
+            wait_for(out, count + 1, process)
+            kill([process.pid])
+        process.communicate(timeout=LIMIT)
+    finish(out)
+    assert outcome(out) == whole
+    assert not list(out.glob("*/*/failed.json"))
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    """A Slurm that runs here; SIGHTLINE_SLURM_START names a script that starts one."""
+    if (script := os.environ.get("SIGHTLINE_SLURM_START")) and not is_up():
+        subprocess.run([script], check=True, capture_output=True)
+    if not is_up():
+        pytest.skip("no Slurm runs here: start one, or name a script that does in SIGHTLINE_SLURM_START")
+
+
+def is_up() -> bool:
+    known = all(shutil.which(name) for name in ("sbatch", "sinfo", "squeue", "scancel"))
+    return known and subprocess.run(["sinfo"], capture_output=True).returncode == 0
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_cluster_gives_the_same_bytes_also_if_jobs_are_lost(whole, tmp_path):
+    out = tmp_path / "out"
+    process = start(out, "slurm")
+    wait_for(out, 2, process)
+    kill([process.pid])
+    process.communicate(timeout=LIMIT)
+    arrays = [p.name for p in (out / "slurm").iterdir() if p.name.isdecimal()]
+    assert arrays
+    subprocess.run(["scancel", "--signal=KILL", "--full", *arrays], check=False, capture_output=True)
+    subprocess.run(["scancel", *arrays], check=True, capture_output=True)
+    finish(out, "slurm")
+    assert outcome(out) == whole
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_partition_that_does_not_exist_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="There is no partition 'nowhere'; Slurm knows"):
+        sl.studies.run_studies(["data"], out=tmp_path / "out", on=sl.studies.Cluster(partition="nowhere"))
+    assert not (tmp_path / "out").exists()
