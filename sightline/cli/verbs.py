@@ -29,7 +29,7 @@ VERBS = {
     "study": Verb("study", "Run the papers' experiments over training seeds."),
     "report": Verb("report", "Write one page about saved results."),
     "convert": Verb("weights", "Convert weights to another format."),
-    "export": Verb("export", "Export a model for ONNX Runtime, OpenVINO or PyTorch."),
+    "export": Verb("weights", "Export a model for ONNX Runtime, OpenVINO or PyTorch."),
     "serve": Verb("serve", "Classify images by HTTP."),
     "demo": Verb("demo", "Train, measure and analyze small models, and write a page."),
 }

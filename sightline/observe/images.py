@@ -125,19 +125,6 @@ class ImageSource:
         if left:
             log.warning("%d images are the same as others of the sample and were left out.", left)
 
-    def _distinct(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Each image once, by its content."""
-        seen: set[bytes] = set()
-        left = 0
-        for batch in batches:
-            keep = [i for i, image in enumerate(batch.images[0]) if _is_new(image, seen)]
-            left += len(batch) - len(keep)
-            if keep:
-                yield batch if len(keep) == len(batch) else batch.rows(keep)
-        self.duplicates.append(left)
-        if left:
-            log.warning("%d images are the same as others of the sample and were left out.", left)
-
     def _dataset(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         d: Dataset = self.data
         if len(d) == 0:

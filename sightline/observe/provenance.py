@@ -10,7 +10,7 @@ from sightline.spec import from_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingFacts:
     """What run.json says of a model's training."""
 
     data: str
@@ -18,14 +18,14 @@ class Training:
     seed: int
 
 
-def training_of(model: Any) -> Training | None:
+def training_of(model: Any) -> TrainingFacts | None:
     """Of the run folder that a model was loaded from; None for weights of another origin."""
     place = Path(source(model))
     for folder in (place, place.parent):
         try:
             about = from_json((folder / "run.json").read_text())
             data = about["data"]
-            return Training(data=str(data["name"]), images=int(data["train"]), seed=int(about["seed"]))
+            return TrainingFacts(data=str(data["name"]), images=int(data["train"]), seed=int(about["seed"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None

@@ -15,7 +15,7 @@ from torch import Tensor
 import sightline.weights.saving as weights
 from sightline.files import append, atomic, read_text, set_aside, sync
 from sightline.models.construct import Model
-from sightline.spec import from_json, to_json
+from sightline.spec import Displayable, from_json, to_json
 from sightline.training.run.curves import Curves
 from sightline.training.run.identity import comparable, find_difference
 from sightline.weights.loading import load
