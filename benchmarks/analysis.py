@@ -1,7 +1,6 @@
 """How fast looking is: `python -m benchmarks.analysis [rounds]`, about five minutes for two rounds.
 
-CKA against the plain forward passes and against torch_cka 0.21, attention statistics, what single tokens hold,
-`compare`, and peak memory.
+CKA against the plain forward passes and against torch_cka 0.21, attention statistics, `compare`, and peak memory.
 Contestants take turns, ratios are taken round by round, medians reported. Processor time of one thread: other work on
 the machine does not count, and threads that wait for each other burn time without doing anything.
 """
@@ -199,55 +198,6 @@ def attention(s: ObservedModel, images: Tensor, rounds: int) -> dict[str, object
     return {"attention statistics, x forward": ratio(times, "statistics", "forward"), "attention rounds": times}
 
 
-def tokens(model: nn.Module, images: Tensor, rounds: int) -> dict[str, object]:
-    """Outlier tokens, logit lens and position against content, over the forward pass on the same batch; of activation
-    patching, one patched run over the forward pass of one image in as large a batch."""
-    s, count = observe(model), len(images)
-    passes: list[int] = []
-
-    def forward(i: int) -> None:
-        with evaluation_mode(s):
-            s.model(images)
-
-    def patching(i: int) -> None:
-        passes.append(sl.analysis.activation_patching(s, images, cells=4, batch=count).passes)
-
-    runs: dict[str, Callable[[int], object]] = {
-        "forward": forward,
-        "outlier tokens": lambda i: sl.analysis.outlier_tokens(s, images, batch=count),
-        "logit lens": lambda i: sl.analysis.logit_lens(s, images, n=None, batch=count),
-        "position and content": lambda i: sl.analysis.position_content(s, images, batch=count),
-        "patching": patching,
-    }
-    times = in_turns(runs, rounds)
-    times["one patched run"] = [t / passes[0] * count for t in times.pop("patching")]
-    names = [name for name in times if name != "forward"]
-    return {f"{name}, x forward": ratio(times, name, "forward") for name in names} | {
-        "patched runs": passes[0],
-        "images": count,
-        "seconds": {name: statistics.median(row) for name, row in times.items()},
-    }
-
-
-def timm_small() -> nn.Module | None:
-    """The same size of another library, where attention is formed beside the fused result."""
-    try:
-        import timm
-    except ImportError:
-        return None
-    return timm.create_model("vit_small_patch16_224", num_classes=1000).eval()
-
-
-def all_tokens(images: Tensor, rounds: int) -> dict[str, object]:
-    """Ours with 1,000 classes, and the adopted one."""
-    ours = sl.build("vit-s16", classes=1000).eval()
-    nn.init.normal_(ours.head.weight)
-    theirs = timm_small()
-    found: dict[str, object] = {"vit-s16": tokens(ours, images, rounds)}
-    found["timm vit_small"] = "not installed" if theirs is None else tokens(theirs, images, rounds)
-    return found
-
-
 def peak(images: int) -> float:
     """MiB at most in a process that looks at so many images."""
     model = sl.build("vit-ti16", classes=10, size=96).eval()
@@ -271,8 +221,6 @@ def main(rounds: int = 2) -> None:
     out["layers"] = [len(select_layers(s)), len(select_layers(t))]
     out |= attention(s, images[0][:HEADS], 4 * rounds + 1)
     print({k: v for k, v in out.items() if k != "attention rounds"}, flush=True)
-    out["tokens"] = all_tokens(images[0][:HEADS], 2 * rounds + 1)
-    print(out["tokens"], flush=True)
     try:
         out["torch_cka"] = against_torch_cka(s, t, images[0], 2 * rounds + 1)
     except ImportError:

@@ -38,17 +38,21 @@ class Readout:
 
     def scores(self, tokens: Tensor) -> Tensor:
         """Logits (b, n, classes), as if the head saw each token alone."""
-        flat = tokens.flatten(0, 1)
-        return torch.stack([head(flat) for head in self.heads]).mean(0).unflatten(0, tokens.shape[:2])
+        return self.vote([tokens.flatten(0, 1)] * len(self.heads)).unflatten(0, tokens.shape[:2])
 
     def answer(self, tokens: Tensor) -> Tensor:
         """Logits (b, classes), as the model pools the tokens."""
         if callable(self.pool):
             return self.pool(tokens)
         if self.pool == "first":
-            return torch.stack([head(tokens[:, i]) for i, head in enumerate(self.heads)]).mean(0)
+            return self.vote([tokens[:, i] for i in range(len(self.heads))])
         pooled = tokens[:, self.prefix if self.pool == "patches" else 0 :].mean(1)
-        return torch.stack([head(pooled) for head in self.heads]).mean(0)
+        return self.vote([pooled] * len(self.heads))
+
+    def vote(self, rows: Sequence[Tensor]) -> Tensor:
+        """The mean of what each head says of its rows."""
+        said = [head(row) for head, row in zip(self.heads, rows)]
+        return said[0] if len(said) == 1 else torch.stack(said).mean(0)
 
 
 def readout(s: ObservedModel) -> Readout:

@@ -123,6 +123,8 @@ def logit_lens(
 def readable(s: ObservedModel) -> list[Place]:
     """The places that look like the last one, which the head reads: as many channels, and the same grid."""
     places: list[Place] = residual_stream(s)
+    if s.attention_blocks:
+        return places
     shapes: dict[int, tuple[int, ...]] = {}
     with evaluation_mode(s), watching(places, lambda i, t: shapes.update({i: tuple(t.shape)})):
         s.model(s.blank())
@@ -158,9 +160,11 @@ def scores(
 def measure(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Probability and rank of the target, the highest class and its probability, along the last dimension."""
     own = logits.gather(-1, target.expand(logits.shape[:-1])[..., None])
-    total = logits.logsumexp(-1)
-    best, top = logits.max(-1)
-    return (own[..., 0] - total).exp(), (logits > own).sum(-1), top, (best - total).exp()
+    best, top = logits.max(-1, keepdim=True)
+    total = (logits - best).exp_().sum(-1)
+    # a sum of booleans is nine times as slow as one of floats, which count to 16 million
+    above = torch.gt(logits, own, out=torch.empty(logits.shape, device=logits.device)).sum(-1)
+    return ((own - best)[..., 0].exp() / total), above.long(), top[..., 0], 1 / total
 
 
 def _result(
