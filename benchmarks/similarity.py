@@ -56,8 +56,10 @@ def coverage(grams: list[Tensor], labels: Tensor, n: int, batch: int) -> dict[st
     """Share of samples whose interval contains the truth, by way and statistic.
 
     The truth of the printed value is that of the whole population; within class and without outliers, where the sizes
-    of classes and the number of outliers belong to the batch, it is the mean over all samples.
+    of classes and the number of outliers belong to the batch, it is the mean over all samples. Samples are a good part
+    of this population, so their intervals are narrower by the usual correction for a finite one.
     """
+    finite = (1 - n / len(labels)) ** 0.5
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     whole = sums_of(grams, labels, torch.arange(len(labels)), len(labels), ()).cka().numpy()
     for draw in range(DRAWS):
@@ -65,7 +67,7 @@ def coverage(grams: list[Tensor], labels: Tensor, n: int, batch: int) -> dict[st
         for way, pairs in sums_of(grams, labels, rows, batch).ways.items():
             value, left = pairs.cka().numpy(), pairs.without_groups().numpy()
             for name, f in STATISTICS.items():
-                half = float(jackknife(np.array([f(s) for s in left])))
+                half = finite * float(jackknife(np.array([f(s) for s in left])))
                 found.setdefault((way, name), []).append((f(value), half))
     out = {}
     for (way, name), rows_ in found.items():

@@ -70,6 +70,17 @@ def test_cka_sees_through_a_rotation_and_finds_a_permutation():
     torch.testing.assert_close(cka.amax(1), torch.ones(9, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+def test_replicates(make_images, monkeypatch):
+    model = sl.build("vit-nano4", patch=16, classes=0, depth=1)
+    found = sl.localization(model, make_images, batch=48)
+    assert found.replicates.shape == (20, 4, 2, 2)
+    np.testing.assert_allclose(found.replicates.mean(0), found.maps, atol=0.02)
+    monkeypatch.setattr("sightline.analysis.similarity.localization.MOST", 100)  # what a fine grid would take
+    without = sl.localization(model, make_images, batch=48)
+    assert len(without.replicates) == without.how["groups"] == 0
+    np.testing.assert_array_equal(without.maps, found.maps)
+
+
 def test_cnn_hybrid_and_other_libraries(make_images):
     cnn = sl.localization(sl.build("bit-nano", classes=0), make_images, batch=48)
     assert cnn.grid == (4, 4)

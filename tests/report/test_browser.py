@@ -142,6 +142,7 @@ def test_a_cell_tells_its_layers_and_its_value(open_):
     before = opened.pixels("cka", 0)
     opened.section("cka").locator("select").select_option(label="mutual neighbors")
     assert opened.pixels("cka", 0) != before
+    assert "10 nearest images" in opened.section("cka").inner_text()  # what is shown is explained
 
 
 def test_keys_move_the_cell_and_names_stay_text(open_):

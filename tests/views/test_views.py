@@ -1,6 +1,6 @@
 """One place per kind of result: a type that is registered in the table of views is drawn, described and on the page."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -83,3 +83,30 @@ def test_the_paper_has_a_counterpart_only_for_its_own_question():
     assert view_of(makers.scale()).paper_of(makers.scale()) is None
     study = makers.scale(varied="data")
     assert view_of(study).paper_of(study).where == "Raghu et al. 2021, figure 12"
+
+
+def test_cka_is_shown_in_every_way_that_a_result_holds():
+    r = makers.cka(6, 6)
+    names = [plane["name"] for plane in view_of(r).payload(r, 0)["planes"]]
+    assert names == ["CKA", "mutual neighbors", "± of CKA"]
+    assert "other ways" not in view_of(r).sentence(r)
+    ways = ("within class", "without outliers", "untrained")
+    null = {"p": np.full((6, 6), 0.01), "null_mean": np.zeros((6, 6)), "null_std": np.full((6, 6), 0.02)}
+    full = replace(r, ways=ways, values=np.stack([r.similarity * 0.5] * 3), **null)
+    data = view_of(full).payload(full, 0)
+    shown = [plane["name"] for plane in data["planes"]]
+    other = ["CKA, calibrated", "CKA, within class", "CKA, without outliers", "CKA, untrained"]
+    assert shown == ["CKA", *other, "p", "mutual neighbors", "± of CKA"]
+    assert set(data["notes"]) == set(shown)
+    half = np.mean(r.similarity) / 2
+    assert f"{half:.2f} within class" in view_of(full).sentence(full)
+    assert "100 % of the pairs have p ≤ 0.05" in view_of(full).sentence(full)
+
+
+def test_heads_without_a_distance_are_counted():
+    r = makers.distance()
+    gone = replace(r, pixels=np.where(np.arange(3) == 1, np.nan, r.pixels))
+    said = view_of(gone).sentence(gone)
+    assert "6 of 18 heads spend all attention on prefix tokens" in said
+    assert "nan" not in said
+    sl.draw(gone)

@@ -22,6 +22,7 @@ from sightline.observe.model import Model, ObservedModel, evaluation_mode, obser
 from sightline.observe.selection import as_tokens, select_layers
 from sightline.spec import Result
 
+MOST = 1 << 24  # values that are kept without each group of images; a finer grid (over 900 cells) has no interval
 log = logging.getLogger("sightline.analysis")
 
 
@@ -145,7 +146,7 @@ def localization(
             for path, stage in earlier.items():
                 stage.add(*_cells(tape[path], made.images[0], s, path, sums.grid), groups=member)
             hits.append((sums.images, share_of_hits(sums.maps())))
-    how = {"n": sums.images, "batch": batch, "seed": seed, "duplicates": images.duplicates[0], "groups": groups.count}
+    how = {"n": sums.images, "batch": batch, "seed": seed, "duplicates": images.duplicates[0], "groups": sums.groups}
     found = replace(_result(s, name, sums, how), hits=np.array(hits), about=images.about(s))
     if not earlier:
         return found
@@ -213,8 +214,9 @@ class PatchSums:
         self, tokens: Tensor, patches: Tensor, prefix: int, grid: tuple[int, int], groups: Tensor | None = None
     ) -> None:
         if self.pairs is None:
+            self.groups = self.groups if self.groups * len(tokens) * len(patches) <= MOST else 0
             self.pairs = PairSums(len(tokens), len(patches), self.groups)
-        self.pairs.add(centered_grams(tokens), centered_grams(patches), groups)
+        self.pairs.add(centered_grams(tokens), centered_grams(patches), groups if self.groups else None)
         self.images, self.prefix, self.grid = self.images + tokens.shape[1], prefix, grid
 
     def maps(self) -> NDArray[np.float64]:
