@@ -94,7 +94,8 @@ class Verdict(Displayable):
             return ""
         same = [way for way, state in self.ways.items() if state == self.state]
         other = [f"{way} ({state})" for way, state in self.ways.items() if state != self.state]
-        return f"the same {', '.join(same)}" + (f"; otherwise {', '.join(other)}" if other else "")
+        word = "undecided as well" if self.state == "undecided" else "survives"
+        return f"{word}: {', '.join(same)}" + (f"; not: {', '.join(other)}" if other else "")
 
     def plain(self) -> dict[str, Any]:
         """All of it as plain values, for `to_json`."""

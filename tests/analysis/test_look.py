@@ -95,12 +95,16 @@ def test_probes_and_masks_where_the_images_have_them(vit, tmp_path):
 def test_comparing_twins(tmp_path):
     data = sl.dataset("scenes/shape", split="test", num=48, size=32)
     twins = [peers.fill(sl.build("vit-nano4", patch=16, depth=2, classes=8, pool=p), std=0.1) for p in ("gap", "cls")]
-    rows = sl.compare(*twins, data, tmp_path, n=48, only=["pooling-comparison", "probes"])
+    tokens = [f"{name}-{side}" for name in ("token-probes", "localization") for side in "ab"]
+    rows = sl.compare(*twins, data, tmp_path, n=48, only=["pooling-comparison", "probes", *tokens])
     assert set(states(rows).values()) == {"done"}, rows
+    claims = {v.claim for v in sl.verdicts(sl.Result.load(path) for path in tmp_path.glob("*.npz"))}
+    assert {"C16", "C17", "C18", "C19"} <= claims
     found = sl.Result.load(tmp_path / "pooling-comparison.npz")
     assert found.curves[0] == "CLS; class token"  # whichever came first
-    apart = states(sl.compare(twins[0], twins[0], data, tmp_path / "same", only=["pooling-comparison", "probes"]))
-    assert apart == {"probes": "done", "pooling-comparison": "does not apply"}
+    some = ["pooling-comparison", "probes", "token-probes-a"]
+    apart = states(sl.compare(twins[0], twins[0], data, tmp_path / "same", only=some))
+    assert apart == {"probes": "done", "pooling-comparison": "does not apply", "token-probes-a": "does not apply"}
 
 
 def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
