@@ -141,7 +141,7 @@ class SavedForBackward:
             self.seen.add(storage._cdata)
             self.bytes += storage.nbytes()
             self.largest = max(self.largest, storage.nbytes())
-        return tensor
+        return tensor.detach()  # a node that saved its own output would keep itself alive for ever
 
     def unpack(self, tensor: Tensor) -> Tensor:
         return tensor

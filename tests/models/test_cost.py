@@ -1,5 +1,6 @@
 """Cost against the published table (paper-facts 2.11, 3.1) and against what really happens."""
 
+import gc
 import itertools
 
 import pytest
@@ -70,3 +71,16 @@ def test_attention_grows_with_the_square_of_the_tokens():
     assert sl.cost("vit-b16").attention_macs == rows[-1]["attention_macs"]
     with pytest.raises(ValueError, match="plain ViT"):
         sl.models.attention_growth("r50-vit-b16", patches=(16,))
+
+
+def test_counting_keeps_no_tensor_alive():
+    """A graph whose saved tensors are its own outputs would never be freed: megabytes for every training."""
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+
+    sl.cost("vit-nano4", size=16)
+    before = tensors()
+    sl.cost("vit-nano4", size=16)
+    assert tensors() == before

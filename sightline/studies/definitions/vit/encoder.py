@@ -55,7 +55,7 @@ STUDY = Study(
         Decides(
             claim="pre-norm",
             source="ViT, section 3.1",
-            statement="A deep encoder learns at more learning rates with norms before each sublayer than with norms after.",
+            statement="A deep encoder learns at more learning rates with norms before its sublayers than after them.",
             questions=(
                 Question(
                     what="share of learning rates that train, pre-norm minus post-norm",
