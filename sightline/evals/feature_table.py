@@ -165,9 +165,9 @@ def begin(path: Path, shape: FeatureTable) -> None:
         file.write(bytes_of(tensors[LABELS]))
 
 
-def header(path: str | Path) -> dict[str, Any]:
+def header(path: str | Path, *, verify: bool = True) -> dict[str, Any]:
     """What a file of features says about itself."""
-    return _open(Path(path), verify=True)[1]
+    return _open(Path(path), verify=verify)[1]
 
 
 def _tensors(table: FeatureTable) -> dict[str, Tensor]:
