@@ -15,6 +15,7 @@ from sightline.observe.images import known_fingerprint
 from sightline.observe.model import Model
 from sightline.spec import Result, atomic, to_json
 
+METHOD = 2  # raised when analyses compute something else: what an earlier version finished is then computed again
 log = logging.getLogger("sightline.analysis")
 
 
@@ -146,6 +147,6 @@ def _kept(path: Path, key: str) -> Result | None:
 
 
 def question(t: Inspection, images: str) -> str:
-    """What a kept result must agree in: models (by fingerprint and name), images, their number and the seed."""
-    asked = ([asdict(s.id) for s in t.models], images, t.n, t.seed)
+    """What a kept result must agree in: method, models (by fingerprint and name), images, their number, the seed."""
+    asked = (METHOD, [asdict(s.id) for s in t.models], images, t.n, t.seed)
     return hashlib.blake2b(to_json(asked).encode(), digest_size=16).hexdigest()
