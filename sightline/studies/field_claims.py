@@ -36,7 +36,7 @@ def largest_step(x: NDArray) -> float:
 
 def receptive(e: Evidence) -> Iterator[Assessment]:
     def judge(vit: Model, cnn: Model, a: ReceptiveField, b: ReceptiveField) -> Assessment:
-        one = 1 / max(a.maps.shape[2], b.maps.shape[2])  # radii are whole pixels, nearly
+        one = 0.25 / max(a.maps.shape[2], b.maps.shape[2])  # pixels' distances from a center lie closer than that
         low = over_images(
             "radius of 90 % of the mass in the lowest block, ViT minus CNN",
             lambda x, y: x[0] - y[0],
