@@ -123,6 +123,10 @@ def test_verdicts_follow_from_intervals_over_seeds():
     assert [v.state for v in TINY.verdicts({0: up[0], 1: up[1]})] == ["undecided"]
     s = SeedNumbers(TINY, up, 2)
     assert TINY.decides[0].null.of(s) == pytest.approx(0.49 - 0.5)
+    low = TINY.decides[0].null.effect([SeedNumbers(TINY, up, seed) for seed in up])
+    middle = (0.5 + 0.52 + 0.49) / 3
+    assert low.value == pytest.approx(((0.5 - middle) - (0.52 - middle) + (0.49 - middle)) / 3)
+    assert low.state == "undecided"
     equal = Decides(
         claim="T2", source="", statement="",
         questions=(Question(what="", of=lambda s: s.accuracy() - 0.5, side="within", margin=0.1),),

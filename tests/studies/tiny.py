@@ -42,7 +42,9 @@ TINY = Study(
             source="nowhere",
             statement="It does.",
             questions=(Question(what="low minus high", of=difference),),
-            null=Question(what="low minus low", of=lambda s: s.accuracy(rate=1e-3) - s.next().accuracy(rate=1e-3)),
+            null=Question(
+                what="low minus low", of=lambda s: s.accuracy(rate=1e-3) - s.next().accuracy(rate=1e-3), noise=True
+            ),
         ),
     ),
 )

@@ -61,12 +61,28 @@ class Question:
     bound: float = 0.0
     margin: float = 0.0
     step: float = 0.0  # the smallest difference that the statistic can show
+    noise: bool = False  # a null: a number of this seed minus that of the next
 
     def effect(self, seeds: Sequence[SeedNumbers]) -> Effect:
         """The effect over the seeds that have the numbers."""
         values = [value_of(self.of, s) for s in seeds]
+        values = seed_noise(values) if self.noise else values
         place = {"bound": self.bound, "side": self.side, "margin": self.margin}
         return over_seeds(self.what, values, step=self.step, **place)
+
+
+def seed_noise(steps: Sequence[float]) -> list[float]:
+    """What seeds alone do to a number, from its differences between each seed and the next.
+
+    Around the circle of seeds these sum to 0, so their mean can never differ from it: a null that cannot fail. Their
+    running sum is each seed's deviation from the mean; with every second sign changed, its mean can be anything.
+    """
+    height, heights = 0.0, []
+    for step in steps:
+        heights.append(height)
+        height -= step
+    middle = sum(heights) / max(1, len(heights))
+    return [(h - middle) * (-1) ** i for i, h in enumerate(heights)]
 
 
 def value_of(statistic: Statistic, s: SeedNumbers) -> float:

@@ -58,6 +58,7 @@ STUDY = Study(
                 what="accuracy at the end, usual decay minus another seed",
                 of=lambda s: at(s, USUAL, 1.0) - at(s.next(), USUAL, 1.0),
                 side="below",
+                noise=True,
             ),
             control=Question(
                 what="accuracy with the usual decay, at the end minus at 10 %",

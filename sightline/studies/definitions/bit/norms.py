@@ -64,6 +64,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy, GN+WS minus GN+WS of another seed",
                 of=lambda s: s.accuracy(norm="GN+WS", batch=LARGE) - s.next().accuracy(norm="GN+WS", batch=LARGE),
+                noise=True,
             ),
         ),
         Decides(
@@ -79,6 +80,7 @@ STUDY = Study(
             null=Question(
                 what="mean over scenes-vtab, GN+WS minus GN+WS of another seed",
                 of=lambda s: transfer(s, "GN+WS") - transfer(s.next(), "GN+WS"),
+                noise=True,
             ),
         ),
     ),

@@ -70,6 +70,7 @@ STUDY = Study(
                 of=lambda s: (
                     s("few-shot", family="ViT")["accuracy"][0] - s.next()("few-shot", family="ViT")["accuracy"][0]
                 ),
+                noise=True,
             ),
         ),
         Decides(

@@ -82,6 +82,7 @@ STUDY = Study(
                 what="CKA across the middle, intact minus another seed",
                 of=lambda s: across(s, INTACT, MIDDLE) - across(s.next(), INTACT, MIDDLE),
                 side="below",
+                noise=True,
             ),
         ),
     ),

@@ -101,6 +101,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy at the smallest budget, ViT minus another seed",
                 of=lambda s: best(s, "ViT", SMALLEST) - best(s.next(), "ViT", SMALLEST),
+                noise=True,
             ),
             control=Question(
                 what="accuracy of the ViT, largest minus smallest budget",
@@ -126,6 +127,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy at budget 1, ViT minus another seed",
                 of=lambda s: s.accuracy(model="ViT", budget=USUAL) - s.next().accuracy(model="ViT", budget=USUAL),
+                noise=True,
             ),
         ),
     ),

@@ -117,6 +117,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy with 1,000 images, ViT minus the same ViT of another seed",
                 of=lambda s: s.accuracy(family="ViT", images=LITTLE) - s.next().accuracy(family="ViT", images=LITTLE),
+                noise=True,
             ),
             control=Question(
                 what="accuracy with 50,000 images, ViT minus its untrained twin",
@@ -148,6 +149,7 @@ STUDY = Study(
             null=Question(
                 what="5-shot accuracy after 1,000 images, BiT minus the same BiT of another seed",
                 of=lambda s: five_shot(s, "BiT", LITTLE) - five_shot(s.next(), "BiT", LITTLE),
+                noise=True,
             ),
         ),
         Decides(
@@ -164,6 +166,7 @@ STUDY = Study(
             null=Question(
                 what="the same, 50,000 images minus another seed",
                 of=lambda s: nearest(s, MUCH) - nearest(s.next(), MUCH),
+                noise=True,
             ),
             control=Question(
                 what="the same, untrained minus 50,000 images",
@@ -189,6 +192,7 @@ STUDY = Study(
             null=Question(
                 what="top third, small ViT minus the small ViT of another seed",
                 of=lambda s: top(s, "ViT") - top(s.next(), "ViT"),
+                noise=True,
             ),
         ),
         Decides(
@@ -209,6 +213,7 @@ STUDY = Study(
             null=Question(
                 what="probe of the middle block, 50,000 images minus another seed",
                 of=lambda s: middle(s, "ViT", MUCH) - middle(s.next(), "ViT", MUCH),
+                noise=True,
             ),
         ),
         Decides(
@@ -229,6 +234,7 @@ STUDY = Study(
             null=Question(
                 what="gain of the larger BiT at 50,000 images, minus that of another seed",
                 of=lambda s: size_gain(s, "BiT", MUCH) - size_gain(s.next(), "BiT", MUCH),
+                noise=True,
             ),
         ),
     ),

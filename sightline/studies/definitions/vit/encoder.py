@@ -67,6 +67,7 @@ STUDY = Study(
                 what="share of learning rates that train, pre-norm minus another seed",
                 of=lambda s: learned(s, "pre-norm") - learned(s.next(), "pre-norm"),
                 step=1 / len(RATES),
+                noise=True,
             ),
         ),
     ),

@@ -80,6 +80,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy, scratch minus scratch of another seed",
                 of=lambda s: s.accuracy(start="scratch") - s.next().accuracy(start="scratch"),
+                noise=True,
             ),
             control=Question(what="accuracy, supervised minus scratch", of=lambda s: gain(s, "supervised", "scratch")),
         ),

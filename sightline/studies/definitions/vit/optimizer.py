@@ -51,6 +51,7 @@ STUDY = Study(
             null=Question(
                 what="mean over scenes-vtab, SGD minus another seed",
                 of=lambda s: transfer(s, "SGD") - transfer(s.next(), "SGD"),
+                noise=True,
             ),
         ),
     ),

@@ -125,6 +125,7 @@ STUDY = Study(
                 what="accuracy at the best rate of CLS, CLS minus CLS of another seed",
                 of=lambda s: best(s, "cls") - best(s.next(), "cls"),
                 side="below",
+                noise=True,
             ),
         ),
         Decides(
@@ -156,6 +157,7 @@ STUDY = Study(
             null=Question(
                 what="probe of single tokens at the top, GAP minus GAP of another seed",
                 of=lambda s: s("top tokens", pool="gap")["accuracy"] - s.next()("top tokens", pool="gap")["accuracy"],
+                noise=True,
             ),
         ),
         Decides(
@@ -205,6 +207,7 @@ STUDY = Study(
                 what="CKA with another seed, last block, minus that of the next seed",
                 of=lambda s: s("to other seed")["blocks"][-1] - s.next()("to other seed")["blocks"][-1],
                 side="below",
+                noise=True,
             ),
         ),
     ),

@@ -105,6 +105,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy, 1d minus 1d of another seed",
                 of=lambda s: s.accuracy(position="1d") - s.next().accuracy(position="1d"),
+                noise=True,
             ),
         ),
         Decides(
@@ -121,6 +122,7 @@ STUDY = Study(
             null=Question(
                 what="the same between seeds at the first rate minus at the first rate once more",
                 of=lambda s: between_seeds(s) - between_seeds(s.next()),
+                noise=True,
             ),
         ),
         Decides(

@@ -55,6 +55,7 @@ STUDY = Study(
             null=Question(
                 what="accuracy after tuning at 24 px, minus another seed",
                 of=lambda s: s.accuracy(size=SIZE, tuned="yes") - s.next().accuracy(size=SIZE, tuned="yes"),
+                noise=True,
             ),
             control=Question(
                 what="accuracy at 32 px, tuned there minus not tuned",
