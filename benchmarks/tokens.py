@@ -54,7 +54,7 @@ def tokens(model: nn.Module, images: Tensor, rounds: int) -> dict[str, object]:
 def models() -> dict[str, nn.Module]:
     """Ours with 1,000 classes, and the same size of another library, where attention is formed beside the fused one."""
     ours = sl.build("vit-s16", classes=1000)
-    nn.init.normal_(ours.head.weight)
+    nn.init.normal_(ours.head.weight, std=0.02)
     return {
         "vit-s16": ours.eval(),
         "timm vit_small_patch16_224": peers.timm.create_model("vit_small_patch16_224").eval(),

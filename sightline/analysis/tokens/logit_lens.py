@@ -151,7 +151,9 @@ def scores(
     found: dict[str, list[Tensor]] = {}
     for i in range(len(places)):
         tokens = reads.tokens(stream.pop(i))
-        values = [*measure(reads.scores(tokens), follow[:, None]), *measure(reads.answer(tokens), follow)[:2]]
+        # image by image the logits stay in the cache
+        each = [measure(reads.scores(x), t[:, None]) for x, t in zip(tokens.split(1), follow.split(1))]
+        values = [*map(torch.cat, zip(*each)), *measure(reads.answer(tokens), follow)[:2]]
         for name, value in zip((*MEASURES, "answer", "agrees"), values):
             found.setdefault(name, []).append(value.cpu())
     return {k: torch.stack(v, 1) for k, v in found.items()} | {"targets": follow.cpu()}
@@ -161,7 +163,7 @@ def measure(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     """Probability and rank of the target, the highest class and its probability, along the last dimension."""
     own = logits.gather(-1, target.expand(logits.shape[:-1])[..., None])
     best, top = logits.max(-1, keepdim=True)
-    total = (logits - best).exp_().sum(-1)
+    total = (logits - best).clamp_(min=-80).exp_().sum(-1)  # below, floats are denormal: ten times as slow, and nothing
     # a sum of booleans is nine times as slow as one of floats, which count to 16 million
     above = torch.gt(logits, own, out=torch.empty(logits.shape, device=logits.device)).sum(-1)
     return ((own - best)[..., 0].exp() / total), above.long(), top[..., 0], 1 / total
