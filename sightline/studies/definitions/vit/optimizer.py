@@ -1,6 +1,7 @@
 """Adam or SGD for a ResNet (ViT, table 7)."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, LR, accuracy, few_shot, training
 from sightline.studies.definitions.vit.data import OTHER, OTHER_TEST
@@ -10,7 +11,7 @@ from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
 def train(optimizer: str, seed: int) -> Training:
     """SGD as in every study; AdamW with the rate and decay of the ViTs."""
-    fields = {} if optimizer == "SGD" else {"optimizer": "adamw", "lr": LR["ViT"], "weight_decay": 0.05}
+    fields: dict[str, Any] = {} if optimizer == "SGD" else {"optimizer": "adamw", "lr": LR["ViT"], "weight_decay": 0.05}
     return training("BiT", CIFAR, seed=seed, **fields)
 
 
