@@ -156,7 +156,8 @@ def _meta() -> Iterator[Weights]:
         for tag, middle, sha in (("deit-i1k", "", plain), ("deit-distilled-i1k", "_distilled", distilled)):
             url = f"{META}/deit/deit_{word}{middle}_patch16_224-{sha}.pth"
             yield Weights(name=f"vit-{letter}16.{tag}", source=url, sha256=sha, image=IMAGENET, about="DeiT")
-    for letter in "sbl":  # no checksums are published beside DINOv2's files; these are on record in several projects
+    # no checksums are published beside DINOv2's files; other projects have these on record, three of them a single one
+    for letter in "sbl":
         at = f"{META}/dinov2/dinov2_vit{letter}14/dinov2_vit{letter}14"
         for tag, middle in (("dinov2", ""), ("dinov2-reg4", "_reg4")):
             about = "DINOv2" + (", 4 registers" if middle else "")

@@ -7,7 +7,7 @@ import pytest
 from tests.attack.runner import attack
 from tests.attack.targets import TARGETS
 
-GROUPS = ("images", "weights", "data")  # our own files have tests of their own, beside these
+GROUPS = ("images", "weights", "data", "configs", "own")
 CASES = 12
 MOST = 1600  # MB: the largest image that is read, on its way to RGB
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.observe.attention import attention_probs
-from sightline.observe.identity import plan_of
 from sightline.observe.images import Data, ImageSource, thumbnails
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.registers import hidden_layer
@@ -215,7 +214,7 @@ class TokenSums:
 
 def prefix_names(s: ObservedModel) -> list[str]:
     """What the tokens before the grid are called."""
-    first = ["class token"] if s.prefix and getattr(plan_of(s.model), "class_token", True) else []
+    first = ["class token"] if s.prefix and s.class_token else []
     return first + [f"prefix token {i}" for i in range(len(first), s.prefix)]
 
 

@@ -118,9 +118,11 @@ class Run(Displayable):
 
     def summary(self) -> dict[str, float]:
         """The last values, and the best validation accuracy, or loss where there are no labels."""
-        best = self.about.get("ended", {}).get("best")
+        ended = self.about.get("ended")
+        best = ended.get("best") if isinstance(ended, dict) else None
+        score = best.get("score") if isinstance(best, dict) else None
         last = self.curves().summary()
-        return {**last, **({"best": best["score"] if "val/accuracy" in last else -best["score"]} if best else {})}
+        return {**last, **({"best": score if "val/accuracy" in last else -score} if _is_number(score) else {})}
 
     # called by the training loop
 
@@ -187,7 +189,10 @@ def _row(line: str) -> dict[str, Any] | None:
         row = from_json(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and type(row.get("step", 0)) is int else None
+    if not isinstance(row, dict) or type(row.get("step", 0)) is not int:
+        return None
+    # no step and no value that was logged is an integer beyond 64 bits
+    return None if any(isinstance(v, int) and v.bit_length() > 63 for v in row.values()) else row
 
 
 def _is_number(value: Any) -> bool:

@@ -27,6 +27,10 @@ MAY_CHANGE = (
 )  # recipe fields that may differ when a run is resumed
 
 
+# fields that later versions added, and what they stand for in a record without them
+ADDED = {"qk_norm": False, "unit": "bottleneck", "stem": "7x7/2+pool", "trivial": False}
+
+
 def find_difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> str:
     """The first field in which two records differ, in words; empty if they are equal."""
     for key in dict.fromkeys((*there, *here)):
@@ -42,11 +46,20 @@ def find_difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: s
 
 
 def comparable(there: Mapping[str, Any], here: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`here`, with the fingerprints of `there` if an earlier version recorded them by other rules."""
+    """`here`, with the fingerprints of `there` if an earlier version recorded them by other rules, and without the
+    fields that an earlier version did not have, where they have their defaults."""
+    here = without_new_defaults(there, here)
     if there.get("version") == here["version"]:
         return here
     model, weights = here["model"], there.get("model", {}).get("weights")
     return {**here, "data": there.get("data"), "model": {**model, "weights": weights}, "version": there.get("version")}
+
+
+def without_new_defaults(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
+    """`here` without what was added since `there` was written and means what was so before."""
+    kept = {k: v for k, v in here.items() if k in there or k not in ADDED or v != ADDED[k]}
+    nested = {k: v for k, v in kept.items() if isinstance(v, Mapping) and isinstance(there.get(k), Mapping)}
+    return {**kept, **{k: without_new_defaults(there[k], v) for k, v in nested.items()}}
 
 
 def identity(model: Model, train: Dataset, recipe: Recipe, val: Dataset | None) -> dict[str, Any]:
