@@ -120,7 +120,7 @@ class Run(Displayable):
         """The last values, and the best validation accuracy, or loss where there are no labels."""
         ended = self.about.get("ended")
         best = ended.get("best") if isinstance(ended, dict) else None
-        score = best.get("score") if isinstance(best, dict) else None
+        score: Any = best.get("score") if isinstance(best, dict) else None
         last = self.curves().summary()
         return {**last, **({"best": score if "val/accuracy" in last else -score} if _is_number(score) else {})}
 
