@@ -304,7 +304,7 @@ def test_each_model_prepares_its_own_images(make_images):
         ({"layers": []}, "layers is empty"),
         ({"batch": 0}, "batch must be"),
         ({"repeats": 0}, "repeats is"),
-        ({"n": -1}, "n is"),
+        ({"n": -1}, "n must be"),
         ({"data": []}, "no images"),
         ({"data": 5}, "Images must be"),
         ({"data": torch.rand(5, 3, 16, 16)}, "Preprocessed images"),

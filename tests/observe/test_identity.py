@@ -131,10 +131,10 @@ def test_no_blank_image_is_sent_twice(tmp_path):
     for stem in stems:
         stem.register_forward_pre_hook(count)
     rows = sl.look(models[0], scenes(), tmp_path / "look", n=12)
-    assert {row.state for row in rows} == {"done"}
+    assert {row.name for row in rows if row.state != "done"} == {"outlier-tokens-register"}  # it has no outliers
     assert list(blank.values()) == [2, 0]  # to observe it, and to read the position embeddings off a blank image
     sl.compare(*models, scenes(), tmp_path / "compare", n=12)
-    assert list(blank.values()) == [3, 1]
+    assert list(blank.values()) == [3, 2]  # of a CNN the logit lens measures once which units match the last
 
 
 def test_an_observation_is_not_made_again():

@@ -26,9 +26,19 @@ def test_as_many_as_cores_are_free(busy, count, says, tmp_path, monkeypatch):
         torch.set_num_threads(before)
 
 
+RUN = {
+    "name": "x",
+    "seed": 0,
+    "data": {"name": "y"},
+    "plan": {"steps": 1, "batch": 1},
+    "identity": {"recipe": {}, "model": {}, "data": {}},
+    "machine": {"threads": 3},
+}
+
+
 def test_a_run_keeps_its_number_unless_another_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "busy_cores", lambda: 99.0)
-    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "plan": {}, "data": {}, "machine": {"threads": 3}}))
+    (tmp_path / "run.json").write_text(json.dumps(RUN))
     with sl.training.run_threads(tmp_path) as why:
         assert (torch.get_num_threads(), why) == (3, "3 threads, as the run began")
     with sl.training.run_threads(tmp_path, 2) as why:
