@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.prediction import class_names
 from sightline.observe.images import Data, ImageSource, thumbnails
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.readout import Readout, readout
@@ -179,7 +180,8 @@ def _result(
     about: About,
 ) -> LogitLens:
     found = {k: torch.cat([r[k] for r in rows]).numpy() for k in rows[0]}
-    known = getattr(s.model, "class_names", None) or ()
+    names, origin = class_names(s.model, s.classes)
+    known = () if origin == "number" else names
     seen = np.union1d(found["top"], found["targets"]).tolist()
     return LogitLens(
         title=f"Logit lens of {s.name}",

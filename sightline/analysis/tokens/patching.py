@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.prediction import class_names
 from sightline.models.taps import record
 from sightline.observe.branches import branches, rewriting_heads
 from sightline.observe.images import Data, ImageSource, thumbnails
@@ -260,7 +261,8 @@ def _result(
 ) -> ActivationPatching:
     passes = sum(each.passes for each in found)
     classes = np.array([each.classes for each in found], dtype=np.int64)
-    known = getattr(s.model, "class_names", None) or ()
+    names, origin = class_names(s.model, s.classes)
+    known = () if origin == "number" else names
     if s.attention_blocks and not found[0].per_head:
         how = {**how, "heads": "left out: the model writes its attention out"}
     return ActivationPatching(
