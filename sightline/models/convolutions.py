@@ -36,9 +36,10 @@ class StdConv(nn.Conv2d):
 
     def kernel(self) -> Float[Tensor, "o i p q"]:
         """The standardized kernel; in evaluation without gradients computed once, until the kernel changes."""
+        if torch.compiler.is_compiling() or self.training or torch.is_grad_enabled() or self.eps is None:
+            return self.standardized()
         w = self.weight
-        changes = self.training or torch.is_grad_enabled() or w.is_inference() or type(w.data) is not Tensor
-        if changes or self.eps is None or w.is_meta or torch.compiler.is_compiling():
+        if w.is_meta or w.is_inference() or type(w.data) is not Tensor:
             return self.standardized()
         if self._cached is None or self._cached[0] is not w or self._cached[1] != w._version:
             self._cached = (w, w._version, self.standardized())
