@@ -351,14 +351,18 @@ def split_sentence(r: PositionContent) -> str:
     )
 
 
-def split_payload(r: PositionContent, room: int) -> Payload:
-    """The widget of the heads, with the parts of attention in the place of images."""
-    coarse = (np.round(r.maps / 5.0) * 5).astype(np.uint8)  # as for attention: fewer shades pack better
+def split_payload(r: PositionContent, room: int) -> Payload | None:
+    """The widget of the heads, with the parts of attention in the place of images, in as many shades as there is room
+    for; nothing if there is none, the figure shows the shares."""
+    packed = (compress((np.round(r.maps / step) * step).astype(np.uint8).tobytes()) for step in (5.0, 15.0, 51.0))
+    data = next((text for text in packed if len(text) <= room * 4 / 3), None)
+    if data is None:
+        return None
     return {
         "widget": "headAttention",
         "images": sprite(np.stack([r.image] * len(SHOWN))),
         "shape": r.maps.shape,
-        "data": compress(coarse.tobytes()),
+        "data": data,
         "peaks": plane(r.peaks.astype(np.float64), bits=16),
         "grid": r.grid,
         "prefix": 0,
