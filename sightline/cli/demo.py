@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -37,12 +38,14 @@ def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...]
         show({"models": report.models, "verdicts": verdicts, "page": report.page, "seconds": report.seconds}, True)
         return
     show(list(report.models), False, title=f"Models (seed {seed}, {report.steps} steps each)")
-    show(verdicts, False, title="The papers' claims on these models; few can be decided after minutes of training")
+    short = [{k: v for k, v in row.items() if k != "paper"} for row in verdicts]  # a line each; the page has the rest
+    show(short, False, title="The papers' claims on these models; few can be decided after minutes of training")
     click.echo(f"Page: {report.page}")
 
 
 def verdict_row(v: sl.studies.Verdict) -> dict[str, Any]:
     """A verdict with its decisive effect; the page shows all effects."""
     effect = min(v.effects, key=lambda e: ("does not hold", "undecided", "holds").index(e.state)) if v.effects else None
-    value = "" if effect is None else f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]"
+    known = effect is not None and math.isfinite(effect.value)
+    value = f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]" if known and effect else ""
     return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": value, "paper": v.statement}
