@@ -1,4 +1,4 @@
-"""The residual stream of any model, read and rewritten: what enters the first block and what each block puts out."""
+"""The residual stream of any model, read and rewritten: the input of the first block and the output of each block."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
