@@ -1,4 +1,5 @@
-"""Archives of arrays (.npz) that Sightline writes and reads back: bounded by what they declare, every bit checked."""
+"""Archives of arrays (.npz), our own and those of any origin: what they declare is checked before it is read, and every
+bit of our own."""
 
 import io
 import math
@@ -7,20 +8,35 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
+from sightline.untrusted import open_regular
+
+ROOM, RATIO = 2**30, 8  # what an archive may unfold to: 1 GiB and 8 times the file
 HEADER_LIMIT = 10_000  # bytes of one array's header
+COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+CHUNK = 1 << 20
+MANY = 100_000  # members of an archive; ViT-H has 500
+DIGITS = 16
 SEAL = re.compile(rb"xxh3 ([0-9a-f]{16})")  # the comment at the very end: a checksum of all bytes before its digits
 # what zipfile, zlib and NumPy's header parser raise on damaged input
 ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
-FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
+FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error, MemoryError)
+
+
+class Declared(NamedTuple):
+    """What the header of an array says."""
+
+    shape: tuple[int, ...]
+    fortran: bool  # columns come first
+    dtype: np.dtype[Any]
+    skip: int  # bytes of the header
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
@@ -28,60 +44,98 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) ->
     out = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(out, allow_pickle=False, **arrays)
     with zipfile.ZipFile(out, "a") as archive:
-        archive.comment = b"xxh3 " + b"0" * 16
-    body = out.getvalue()[:-16]
+        archive.comment = b"xxh3 " + b"0" * DIGITS
+    body = out.getvalue()[:-DIGITS]
     return body + xxhash.xxh3_64_hexdigest(body).encode()
 
 
-def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """Every array of an .npz, with nothing unpickled. ValueError says what is wrong, whatever it is."""
+def array_names(path: str | Path) -> list[str]:
+    """The names of the arrays in an .npz file. Damage of any kind is a ValueError with the reason."""
     try:
-        raw = Path(path).read_bytes()
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            _check_seal(raw, archive.comment)
-            check_claims(archive, len(raw))
-            names = archive.namelist()
-            if len(set(names)) < len(names):
-                raise ValueError("it has two arrays of one name")
-            return {info.filename.removesuffix(".npy"): _array(archive, info) for info in archive.infolist()}
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error}).") from error
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return [info.filename.removesuffix(".npy") for info in archive.infolist()]
     except FAULTS as error:
-        raise ValueError(f"{path} is damaged, or no archive of arrays ({error!s:.200}).") from error
+        raise _plain(error) from error
 
 
-def _check_seal(raw: bytes, comment: bytes) -> None:
-    """Files of version 0.2.0 have no seal: there, only the checksums of the members are compared."""
-    if not comment:
+def read_arrays(path: str | Path, names: Iterable[str] | None = None, *, room: int = ROOM) -> dict[str, NDArray[Any]]:
+    """The arrays of these names (default: all) in an .npz file, as far as it has them.
+
+    Nothing is unpickled, and nothing is allocated that the file is too small for. Damage of any kind is a ValueError
+    with the reason, without the name of the file.
+    """
+    wanted = None if names is None else set(names)
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            size = file.seek(0, io.SEEK_END)
+            _check_seal(file, archive.comment)
+            check_claims(archive, size, room=room)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if len(members) < len(archive.infolist()):
+                raise ValueError("it has two arrays of one name")
+            return {k: _read(archive, info) for k, info in members.items() if wanted is None or k in wanted}
+    except FAULTS as error:
+        raise _plain(error) from error
+
+
+def _check_seal(file: IO[bytes], comment: bytes) -> None:
+    """Files of version 0.2.0 and of others have no seal: there, only the checksums of the members are compared."""
+    if len(comment) != len(b"xxh3 ") + DIGITS:
         return
-    seal = SEAL.fullmatch(raw[-21:])
-    if seal is None or seal[1].decode() != xxhash.xxh3_64_hexdigest(raw[:-16]):
+    digest, rest = xxhash.xxh3_64(), file.seek(-DIGITS, io.SEEK_END)
+    file.seek(0)
+    while rest and (piece := file.read(min(CHUNK, rest))):
+        digest.update(piece)
+        rest -= len(piece)
+    seal = SEAL.fullmatch(comment)
+    if seal is None or seal[1].decode() != digest.hexdigest():
         raise ValueError("its checksum differs")
 
 
-def check_claims(archive: zipfile.ZipFile, size: int) -> None:
+def check_claims(archive: zipfile.ZipFile, size: int, *, room: int = ROOM) -> None:
     """Refuse an archive of `size` bytes that would unfold to more than anything of use, before it does."""
-    claimed = sum(info.file_size for info in archive.infolist())
-    if claimed > ROOM + RATIO * size:
-        raise ValueError(f"it has {size} bytes and claims to unfold to {claimed}: refused")
+    members = archive.infolist()
+    if other := next((m.filename for m in members if m.compress_type not in COMPRESSION), None):
+        raise ValueError(f"{other} is compressed in a way that NumPy does not write")
+    claimed = sum(info.file_size for info in members)
+    if claimed > room + RATIO * size:
+        raise ValueError(f"it has {size:,} bytes and claims to unfold to {claimed:,}, which is refused")
+    if len(members) > MANY:
+        raise ValueError(f"it has {len(members):,} members; at most {MANY:,} are read")
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    raw = archive.read(info)  # to its end: zipfile compares the checksum there
-    file = io.BytesIO(raw)
-    shape, fortran, dtype = read_array_header(file)
-    skip = file.tell()
-    if dtype.hasobject or any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(raw) - skip:
-        raise ValueError(f"{info.filename} is {len(raw) - skip} bytes, which are no {dtype} {shape}")
-    flat = np.frombuffer(raw, dtype, offset=skip) if len(raw) > skip else np.empty(0, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
-
-
-def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether columns come first, and type of the array that follows."""
+def declared(file: IO[bytes], info: zipfile.ZipInfo) -> Declared:
+    """The header of a member, whose shape must account for every byte of it. Python objects are refused."""
+    key = info.filename.removesuffix(".npy")
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"an array is written in version {version} of the format")
+        raise ValueError(f"{key} is written in version {version} of the array format: damaged")
     parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
-    return tuple(shape), fortran, dtype
+    skip = file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{key} contains Python objects, which could run code: refused")
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != info.file_size - skip:
+        raise ValueError(f"{key} has shape {shape} of {dtype}, which does not match its {info.file_size - skip} bytes")
+    return Declared(tuple(shape), fortran, dtype, skip)
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(info) as file:
+        head = declared(file, info)
+        array: NDArray[Any] = np.empty(math.prod(head.shape), dtype=head.dtype)
+        flat = array.view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
+        for start in range(0, len(flat), CHUNK):
+            piece = file.read(CHUNK)
+            if len(piece) < len(flat[start : start + CHUNK]):
+                raise ValueError(f"{info.filename} is cut short")
+            flat[start : start + CHUNK] = np.frombuffer(piece, np.uint8)
+        file.read(1)  # the end: zipfile compares the checksum there
+    return array.reshape(head.shape[::-1]).T if head.fortran else array.reshape(head.shape)
+
+
+def _plain(error: BaseException) -> ValueError:
+    reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+    if isinstance(error, OSError):
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or reason
+    return ValueError(reason)

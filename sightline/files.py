@@ -206,13 +206,6 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def read_text(path: Path) -> str:
-    """The text of a plain file; opening a pipe would wait for ever."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a plain file")
-    return path.read_text(encoding="utf-8")
-
-
 def set_aside(path: Path) -> Path:
     """Rename a damaged file, so that it is in nobody's way and nothing is lost."""
     check_in_place(path)

@@ -256,7 +256,10 @@ def from_json(text: str | bytes) -> Any:
     >>> from_json('{"ratio": "-Infinity"}')
     {'ratio': -inf}
     """
-    return _from_plain(json.loads(text))
+    try:
+        return _from_plain(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _from_plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-JSON_LIMIT = 1 << 28  # bytes
+TEXT_LIMIT = 1 << 28  # bytes
 SHOWN = 10  # names in a list
 LONG = 1000  # characters of a path that are printed; those in a manifest may have any number
 
@@ -47,12 +47,22 @@ def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
+def read_text(path: str | Path) -> str:
+    """The text of a regular file. FileNotFoundError if there is none; ValueError for anything else that is wrong."""
+    try:
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > TEXT_LIMIT:
+                raise ValueError(f"it has {size:,} bytes; at most {TEXT_LIMIT:,} are read")
+            return file.read().decode("utf-8")
+    except OSError as error:
+        if not os.path.lexists(path):
+            raise
+        raise ValueError(f"it cannot be read: {error.strerror or error}") from error
+
+
 def read_json(path: str | Path) -> Any:
-    """The JSON in a regular file. ValueError or OSError, whatever is wrong with it."""
-    with open_regular(path) as file:
-        if (size := os.fstat(file.fileno()).st_size) > JSON_LIMIT:
-            raise ValueError(f"it has {size:,} bytes; at most {JSON_LIMIT:,} are read")
-        return parse_json(file.read())
+    """The JSON in a regular file. FileNotFoundError or ValueError, as `read_text`."""
+    return parse_json(read_text(path))
 
 
 def parse_json(text: str | bytes) -> Any:

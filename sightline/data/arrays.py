@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sightline.archives import array_names, read_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints
 from sightline.data.errors import printable
 from sightline.data.images import Pixels, check_size
 from sightline.data.labeled import Labels, class_numbers
-from sightline.data.npz import array_names, read_arrays
 from sightline.untrusted import listed
 
 IMAGE_KEYS = ("images", "image", "x", "imgs", "data", "arr_0")
+ROOM = 2**32  # bytes that an archive of images may unfold to, beside 8 times its own
 LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
 
 
@@ -75,7 +76,7 @@ def read_npz(path: str | Path, split: str | None = None) -> Arrays:
         names = array_names(path)
     images, labels = (_find(path, names, keys, split) for keys in (IMAGE_KEYS, LABEL_KEYS))
     with _naming(path):
-        arrays = read_arrays(path, {images, labels, "classes"})
+        arrays = read_arrays(path, {images, labels, "classes"}, room=ROOM)
     classes = tuple(str(c) for c in arrays["classes"].reshape(-1)) if "classes" in arrays else None
     return Arrays(arrays[images], _flat(arrays[labels]), classes=classes, name=printable(path))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sightline.data.datasets import Dataset
 from sightline.evals import feature_table
 from sightline.evals.feature_table import FeatureTable
-from sightline.files import atomic, exclusive_file, publish, read_text
+from sightline.files import atomic, exclusive_file, publish
 from sightline.models.taps import record
 from sightline.observe.identity import plan_of, source
 from sightline.observe.images import fingerprint
@@ -37,6 +37,7 @@ from sightline.observe.selection import (
 )
 from sightline.progress import progress
 from sightline.spec import About, Features, ImageSpec
+from sightline.untrusted import read_json
 from sightline.weights.containers.safetensors import SafetensorsSource, seal_file
 
 SAVE_EVERY = 10.0  # seconds between saves of the progress
@@ -241,10 +242,10 @@ class FileStore(MemoryStore):
         """How many images the part holds; none where it or the note is damaged, or about something else."""
         try:
             feature_table.header(self.part, verify=False)  # its checksums come last
-            match json.loads(read_text(self.note)):
+            match read_json(self.note):
                 case {"key": self.key, "done": int(done)} if 0 < done <= total:
                     return min(done, total - 1)  # killed just before the end: the last batch once more
-        except (ValueError, RecursionError):
+        except ValueError:
             pass
         return 0
 

@@ -7,6 +7,7 @@ from typing import Any
 from sightline.observe.identity import plan_of, source
 from sightline.observe.model import ObservedModel
 from sightline.spec import from_json
+from sightline.untrusted import read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ def training_of(model: Any) -> TrainingFacts | None:
     place = Path(source(model))
     for folder in (place, place.parent):
         try:
-            about = from_json((folder / "run.json").read_text())
+            about = from_json(read_text(folder / "run.json"))
             data = about["data"]
             return TrainingFacts(data=str(data["name"]), images=int(data["train"]), seed=int(about["seed"]))
         except (OSError, ValueError, KeyError, TypeError):

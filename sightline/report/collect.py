@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sightline.files import read_text
 from sightline.spec import Result, from_json
 from sightline.studies.evidence import tell_apart
 from sightline.training.run.folder import Run
+from sightline.untrusted import read_text
 
 Given = Result | str | Path | Mapping[str, Result] | Sequence[Any]
 MAKE_SOME = "`sightline look MODEL DATA --out DIR` computes some"
@@ -101,7 +101,7 @@ def _summary_notices(path: Path) -> Iterator[str]:
     """Notices about analyses that `look` listed as not applicable or failed."""
     try:
         rows = from_json(read_text(path))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and row.get("state") in ("does not apply", "failed"):

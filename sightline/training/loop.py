@@ -30,6 +30,7 @@ from sightline.training.parallel import ProcessGroup, Strategy, full_tensor, joi
 from sightline.training.preflight.checks import check_disk, check_run
 from sightline.training.preflight.measure import fit_to_memory, measure_speed
 from sightline.training.preflight.plan import Plan
+from sightline.training.preflight.threads import resume_threads
 from sightline.training.recipe import Recipe
 from sightline.training.run.checkpoint import read_facts
 from sightline.training.run.folder import BEST, LAST, Run
@@ -39,7 +40,6 @@ from sightline.training.train_state import TrainState, overwrite_model
 from sightline.training.validation import validate
 
 Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # interval in steps, function of the model
-MOST_THREADS = 1024  # a record that says more is damaged
 log = logging.getLogger("sightline.training")
 MINUTES = 10  # between two checkpoints, unless the recipe sets save_every
 
@@ -72,7 +72,7 @@ def fit(
     """
     check_arguments(model, train, recipe, val=val, workers=workers)
     run, processes = Run(out), join_processes(parallel)
-    with torch.random.fork_rng(), recorded_threads(run), explain_lost_process(processes, out):
+    with torch.random.fork_rng(), resume_threads(run), explain_lost_process(processes, out):
         plan = check_run(model, train, recipe, val=val, evals=evals, processes=processes)
         weights = fingerprint(model)
         resize_model(model, recipe.sizes[-1][1] if recipe.sizes else recipe.size)
@@ -90,21 +90,6 @@ def fit(
         finally:  # also after a stop or a divergence
             state.release()
     return run
-
-
-@contextmanager
-def recorded_threads(run: Run) -> Iterator[None]:
-    """Resume with as many threads as the run began with: sums that are split otherwise differ in their last bits."""
-    about, here = run.about if (run.path / "run.json").exists() else {}, torch.get_num_threads()
-    machine = about.get("machine")
-    began = machine.get("threads") if isinstance(machine, dict) else here
-    if "ended" not in about and began != here and isinstance(began, int) and 0 < began <= MOST_THREADS:
-        log.warning("%s began with %d threads: it resumes with so many, not with %d.", run.folder, began, here)
-        torch.set_num_threads(began)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(here)
 
 
 def check_arguments(model: Any, train: Any, recipe: Any, *, val: Any, workers: int) -> None:

@@ -12,9 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 from sightline.data.download import download
 from sightline.data.errors import FetchError, UnreachableError
-from sightline.files import atomic, read_text
+from sightline.files import atomic
 from sightline.models.variants import Config, config
 from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
+from sightline.untrusted import read_json
 from sightline.weights.containers.files import open_file
 from sightline.weights.containers.header import from_json
 from sightline.weights.hub import download_repository
@@ -255,8 +256,8 @@ def _saved_entries() -> dict[str, Weights]:
     if not path.exists():
         return {}
     try:
-        return {str(name): from_json(Weights, fields) for name, fields in json.loads(read_text(path)).items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return {str(name): from_json(Weights, fields) for name, fields in read_json(path).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise WeightsError(f"{path} is damaged ({error!s:.200}): fix or remove it.") from error
 
 

@@ -6,19 +6,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sightline.archives import read_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints, permute
 from sightline.data.errors import printable
 from sightline.data.images import Pixels
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.storage import save_array
-from sightline.data.npz import read_arrays
 from sightline.files import atomic
 
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 FACTORS = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}  # columns 1..5 of latents_classes
 SHAPES = ("square", "ellipse", "heart")
 IMAGES = 737_280
+ROOM = 2**32  # bytes: 3 GB of images in a file of 26 MB
 
 
 class Sprites(Dataset):
@@ -52,7 +53,7 @@ class SpriteStorage:
         if path is None:
             return False
         try:
-            arrays = read_arrays(path, ("imgs", "latents_classes"))
+            arrays = read_arrays(path, ("imgs", "latents_classes"), room=ROOM)
             images, factors = arrays["imgs"], arrays["latents_classes"]
         except (ValueError, KeyError) as error:
             raise ValueError(f"{printable(path)} is not the file of dSprites ({error}): remove it.") from error

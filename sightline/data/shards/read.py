@@ -5,7 +5,6 @@ shards in shuffled order, a few at a time, and shuffles within those: reads stay
 """
 
 import glob
-import json
 import logging
 import os
 import re
@@ -24,9 +23,10 @@ from sightline.data.errors import BadImage, printable
 from sightline.data.images import MAX_BYTES, EncodedImage, RawImage
 from sightline.data.labeled import class_numbers
 from sightline.data.shards.tar import ShardIndex, index_shard, name_at
-from sightline.files import open_for_reads, read_at, read_text
+from sightline.files import open_for_reads, read_at
 from sightline.fingerprints import FileStamp
 from sightline.progress import progress
+from sightline.untrusted import read_json
 
 log = logging.getLogger("sightline.data")
 COLUMNS = ("shard", "offset", "size", "label")  # of the index
@@ -159,7 +159,7 @@ def _read_index(paths: list[str]) -> ShardIndex:
     try:
         held = read_arrays(saved) if saved.exists() else {}
     except ValueError as error:
-        log.warning("%s The index is made again from the shards.", error)
+        log.warning("%s is damaged (%s): the index is made again from the shards.", printable(saved), error)
         held = {}
     if _fits(held, [os.path.basename(p) for p in paths], sizes):
         return ShardIndex(**{k: held[k] for k in COLUMNS})
@@ -183,8 +183,8 @@ def _fits(held: dict[str, NDArray[Any]], names: list[str], sizes: list[int]) -> 
 def _class_names(first: str, labels: Ints, name: str) -> tuple[str, ...]:
     path = Path(first).parent / "classes.json"
     try:
-        return tuple(str(c) for c in json.loads(read_text(path)))
-    except (ValueError, TypeError, RecursionError) as error:
+        return tuple(str(c) for c in read_json(path))
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{printable(path)} is damaged: it is no list of names ({error!s:.200}).") from error
     except OSError:
         return class_numbers(int(labels.max(initial=-1)) + 1, name)

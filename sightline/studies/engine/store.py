@@ -8,6 +8,7 @@ from typing import Any, Literal
 from sightline.files import lock
 from sightline.spec import atomic, from_json, to_json
 from sightline.studies.engine.specs import VERSION, Measurement, Task, Training, sparse, task_of
+from sightline.untrusted import read_text
 
 State = Literal["done", "failed", "waiting"]
 MARK, SPEC, RESULT, SPENT, FAILED = "studies.json", "spec.json", "result.json", "spent.json", "failed.json"
@@ -103,7 +104,7 @@ def task_in(folder: Path) -> Task:
 def read(path: Path) -> dict[str, Any]:
     """One JSON file."""
     try:
-        found = from_json(path.read_text())
+        found = from_json(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): remove it, and run the same command again.") from error
     if not isinstance(found, dict):

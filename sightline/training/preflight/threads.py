@@ -1,5 +1,6 @@
 """How many threads a run takes: as many as cores are free when it begins, and the same when it resumes."""
 
+import logging
 import os
 import statistics
 import time
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import torch
 
+from sightline.evals.probing.ridge import threads
 from sightline.training.run.folder import Run
 
+MOST_THREADS = 1024  # a record that says more is damaged
+log = logging.getLogger("sightline.training")
 SAMPLES, PAUSE = 10, 0.02  # of the number of running threads, over a fifth of a second
 
 
@@ -30,20 +34,37 @@ def run_threads(folder: str | Path, asked: int | None = None) -> Iterator[str]:
     if asked is not None and asked < 1:
         raise ValueError(f"threads={asked}: expected at least 1.")
     before = torch.get_num_threads()
-    count, why = _select_threads(Path(folder), asked, before)
-    torch.set_num_threads(count)
-    try:
+    count, why = _select_threads(Run(folder), asked, before)
+    with threads(count):
         yield f"{count} thread{'s' if count > 1 else ''}, {why}"
-    finally:
-        torch.set_num_threads(before)
 
 
-def _select_threads(folder: Path, asked: int | None, most: int) -> tuple[int, str]:
+@contextmanager
+def resume_threads(run: Run) -> Iterator[None]:
+    """Inside the `with` block torch uses as many threads as the run began with, if it began and did not end."""
+    here = torch.get_num_threads()
+    count = threads_at_start(run) or here
+    if count != here:
+        log.warning("%s began with %d threads: it resumes with as many, not with %d.", run.folder, count, here)
+    with threads(count):
+        yield
+
+
+def threads_at_start(run: Run) -> int | None:
+    """What an unfinished run began with: sums that are split otherwise differ in their last bits."""
+    about = run.about if (run.path / "run.json").exists() else {}
+    machine = about.get("machine")
+    count = machine.get("threads") if isinstance(machine, dict) and "ended" not in about else None
+    return count if isinstance(count, int) and 0 < count <= MOST_THREADS else None
+
+
+def _select_threads(run: Run, asked: int | None, most: int) -> tuple[int, str]:
+    if count := threads_at_start(run):
+        return count, "as the run began" + (
+            f", not {asked}: its last bits depend on it" if asked not in (None, count) else ""
+        )
     if asked is not None:
         return asked, "as asked for"
-    begun = Run(folder).about if (folder / "run.json").exists() else {}
-    if count := begun.get("machine", {}).get("threads"):
-        return int(count), "as the run began"
     if "OMP_NUM_THREADS" in os.environ:
         return most, "as OMP_NUM_THREADS says"
     busy = busy_cores()

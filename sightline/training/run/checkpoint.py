@@ -101,7 +101,7 @@ def read_state_facts(path: Path) -> dict[str, Any]:
     """What one saved state says about itself."""
     try:
         facts = from_json(_open_state(path).header.get(HEADER, "null"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise error if isinstance(error, DamagedState) else DamagedState(path, "its header is damaged") from error
     match facts:
         case {

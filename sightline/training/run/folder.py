@@ -13,11 +13,12 @@ import numpy as np
 from torch import Tensor
 
 import sightline.weights.saving as weights
-from sightline.files import append, atomic, read_text, set_aside, sync
+from sightline.files import append, atomic, set_aside, sync
 from sightline.models.construct import Model
 from sightline.spec import Displayable, from_json, to_json
 from sightline.training.run.curves import Curves
 from sightline.training.run.identity import comparable, find_difference
+from sightline.untrusted import read_text
 from sightline.weights.loading import load
 
 log = logging.getLogger("sightline.training")
@@ -59,7 +60,7 @@ class Run(Displayable):
             about = from_json(read_text(path))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{self.folder} contains no run: there is no run.json.") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ValueError(f"{path} is damaged ({error!s:.200}).") from error
         match about:
             case {
@@ -187,7 +188,7 @@ def _row(line: str) -> dict[str, Any] | None:
     """A line of the log; None if it is damaged."""
     try:
         row = from_json(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     if not isinstance(row, dict) or type(row.get("step", 0)) is not int:
         return None

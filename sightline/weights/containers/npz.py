@@ -1,7 +1,6 @@
 """NumPy archives, read member by member without unpickling, and written so that other readers see plain arrays."""
 
 import io
-import math
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.archives import FAULTS, check_claims, read_array_header
+from sightline.archives import FAULTS, check_claims, declared
 from sightline.files import atomic
 from sightline.weights.containers.safetensors import bytes_of, fill
 from sightline.weights.containers.zip_checksums import check_members
@@ -94,21 +93,14 @@ class NpzSource:
     def _add(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         key = info.filename.removesuffix(".npy")
         with archive.open(info) as file:
-            shape, fortran, dtype = read_array_header(file)
-            skip = file.tell()
-        if dtype.hasobject:
-            raise WeightsError(f"{key} contains Python objects, which could run code: refused.")
+            shape, fortran, dtype, skip = declared(file, info)
         plain = dtype.newbyteorder("=") if dtype.byteorder == "<" else dtype
         if plain not in DTYPES:
             raise WeightsError(f"{key} has type {dtype}; expected numbers of 16, 32 or 64 bits, little-endian.")
-        if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != info.file_size - skip:
-            raise WeightsError(
-                f"{key} has shape {shape} of {dtype}, which does not match its {info.file_size - skip} bytes."
-            )
         if key in self._members:
             raise WeightsError(f"{self.path} contains {key} twice: damaged.")
-        self._members[key] = Member(info, tuple(shape), DTYPES[plain], fortran, skip)
-        self.shapes[key], self.dtypes[key] = tuple(shape), DTYPES[plain]
+        self._members[key] = Member(info, shape, DTYPES[plain], fortran, skip)
+        self.shapes[key], self.dtypes[key] = shape, DTYPES[plain]
 
     def read(self, key: str, layer: int | None = None) -> Tensor:
         m = self._members[key]

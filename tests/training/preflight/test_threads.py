@@ -36,12 +36,14 @@ RUN = {
 }
 
 
-def test_a_run_keeps_its_number_unless_another_is_asked_for(tmp_path, monkeypatch):
+def test_a_run_keeps_its_number_whatever_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "busy_cores", lambda: 99.0)
     (tmp_path / "run.json").write_text(json.dumps(RUN))
     with sl.training.run_threads(tmp_path) as why:
         assert (torch.get_num_threads(), why) == (3, "3 threads, as the run began")
     with sl.training.run_threads(tmp_path, 2) as why:
+        assert (torch.get_num_threads(), why) == (3, "3 threads, as the run began, not 2: its last bits depend on it")
+    with sl.training.run_threads(tmp_path / "new", 2) as why:
         assert (torch.get_num_threads(), why) == (2, "2 threads, as asked for")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with sl.training.run_threads(tmp_path / "new") as why:
