@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from functools import partial
 
-from sightline.studies.definitions.settings import SIZE, few_shot
+from sightline.studies.definitions.settings import few_shot
 from sightline.studies.definitions.vit.data import MUCH, OTHER, OTHER_TEST, train
-from sightline.studies.engine.specs import Images, Measurement
+from sightline.studies.engine.specs import Measurement
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
 FAMILIES = ("ViT", "BiT", "hybrid")
-NEW = Images(name="scenes/objects", split="test", num=2000, size=SIZE)  # 20 classes that nothing was trained on
 WAYS, SHOTS = (2, 5, 10), (1, 5)
 
 
@@ -17,7 +16,7 @@ def measure(family: str, seed: int) -> Iterator[tuple[str, Measurement]]:
     model = train(family, MUCH, seed)
     yield "few-shot", few_shot(model, OTHER, OTHER_TEST)
     options = (("ways", WAYS), ("shots", SHOTS), ("queries", 15), ("episodes", 400))
-    yield "episodes", Measurement(name="episodes", models=(model,), images=(NEW,), options=options)
+    yield "episodes", Measurement(name="episodes", models=(model,), images=(OTHER_TEST,), options=options)
 
 
 def more_shots(s: SeedNumbers, family: str, of: str = "accuracy") -> float:
@@ -43,10 +42,10 @@ STUDY = Study(
     axes={"family": FAMILIES},
     fixed={
         "models": "those of the study data, trained on all of CIFAR-10",
-        "few-shot": "scenes/texture, 1, 5 and 10 shots, 10 draws",
-        "episodes": "scenes/objects, 2, 5 and 10 ways, 1 and 5 shots, 400 episodes",
+        "few-shot": "Fashion-MNIST, 1, 5 and 10 shots, 10 draws",
+        "episodes": "Fashion-MNIST, 2, 5 and 10 ways, 1 and 5 shots, 400 episodes",
     },
-    scale="features of models of 0.2 to 0.5 million parameters trained on CIFAR-10, on tasks of scenes",
+    scale="features of models of 0.2 to 0.5 million parameters trained on CIFAR-10, on Fashion-MNIST",
     measure=measure,
     decides=(
         Decides(

@@ -23,8 +23,8 @@ from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
 LITTLE, SOME, MUCH = 1000, 7000, 50_000
 FAMILIES = ("ViT", "BiT", "hybrid", "large ViT", "large BiT")
-OTHER = Images(name="scenes/texture", num=2000, size=SIZE)  # a task that nothing was trained on
-OTHER_TEST = Images(name="scenes/texture", split="test", num=2000, size=SIZE)
+OTHER = Images(name="fashion-mnist", num=2000, size=SIZE)  # a task that nothing was trained on
+OTHER_TEST = Images(name="fashion-mnist", split="test", num=2000, size=SIZE)
 
 
 def train(family: str, images: int, seed: int) -> Training:
