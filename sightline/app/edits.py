@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from sightline.data.opening import open_image
+
 MOST = 64  # edits of one image
 POINTS = 2000  # of one stroke
 
 
-def edit_image(image: Image.Image, edits: Sequence[Mapping[str, Any]]) -> Image.Image:
-    """A copy of an image with edits made one after the other, in shares of its width and height.
+def edit_image(image: Any, edits: Sequence[Mapping[str, Any]]) -> Image.Image:
+    """A copy of an image, or of the image in a file, with edits made one after the other, in shares of its sides.
 
     `{"paint": [[x, y], ...], "radius": r}` paints along a line in the image's mean color; r is a share of the width.
     `{"move": [left, top, width, height], "to": [left, top]}` puts a rectangle elsewhere and leaves that color behind.
@@ -25,6 +27,7 @@ def edit_image(image: Image.Image, edits: Sequence[Mapping[str, Any]]) -> Image.
     ((0, 0, 255), (251, 0, 4))
     """
     check_edits(edits)
+    image = open_image(image)
     out = image.copy()
     mean = np.asarray(image.resize((64, 64)) if image.width * image.height > 1 << 20 else image).mean((0, 1))
     color = (round(mean[0]), round(mean[1]), round(mean[2]))

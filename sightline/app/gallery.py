@@ -58,6 +58,12 @@ class Gallery:
             raise BadImage(f"{one.name} is no longer in the folder.")
         return one.name, open_bytes(read_bytes(one.path))
 
+    def python(self, number: int) -> str:
+        """The same image in Python."""
+        one = self.offered[number]
+        scene = f'sl.dataset("scenes/objects", num={SCENES}, size={SCENE_SIDE}).image({one.scene})'
+        return repr(one.path) if one.path else scene
+
     def thumbnail(self, number: int) -> Image.Image:
         """A small image."""
         image = self.open(number)[1]

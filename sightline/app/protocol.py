@@ -72,10 +72,14 @@ def spot_of(message: Message) -> tuple[float, float] | None:
     """The position (x, y) within 0..1, or None: the class token."""
     if message.get("x") is None:
         return None
-    values = message.get("x"), message.get("y")
-    if not all(type(v) in (int, float) and 0 <= v <= 1 for v in values):
+    x, y = (_share(message.get(key)) for key in ("x", "y"))
+    return x, y
+
+
+def _share(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
         raise ValueError("x and y are numbers from 0 to 1.")
-    return float(values[0]), float(values[1])  # type: ignore[arg-type]
+    return float(value)
 
 
 def words(message: Message, key: str) -> list[str]:

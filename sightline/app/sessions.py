@@ -41,6 +41,7 @@ class Session:
     nearest: list[Any] = field(default_factory=list)
     image: Image.Image | None = None
     name: str = ""
+    python: str = ""  # the image, as it is copied
     edits: list[dict[str, Any]] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     passes: dict[tuple[int, str], Pass] = field(default_factory=dict)
@@ -64,7 +65,8 @@ class Session:
             case "thumbnail":
                 yield self.thumbnail(whole(message, "number", len(self.gallery.offered)))
             case "pick":
-                self.take(*self.gallery.open(whole(message, "number", len(self.gallery.offered))))
+                number = whole(message, "number", len(self.gallery.offered))
+                self.take(*self.gallery.open(number), python=self.gallery.python(number))
                 yield from self.answers()
             case "change":
                 yield from self.change(message)
@@ -75,7 +77,7 @@ class Session:
             case "save":
                 yield pack({"do": "save", "name": "sightline.html", "html": page_of(self.looks(), self.name)})
             case "python":
-                yield pack({"do": "python", "text": python_of(self.looks(), self.name, self.edits)})
+                yield pack({"do": "python", "text": python_of(self.looks(), self.python, self.edits)})
             case other:
                 raise ValueError(f"There is nothing to do for {other[:40]!r}.")
 
@@ -92,15 +94,15 @@ class Session:
         self.take("your image", open_upload(data))
         yield from self.answers()
 
-    def take(self, name: str, image: Image.Image) -> None:
+    def take(self, name: str, image: Image.Image, *, python: str = "'YOUR IMAGE'") -> None:
         """Look at another image; changes to the models stay, edits of the old image go."""
-        self.name, self.image, self.edits = name, image, []
+        self.name, self.image, self.python, self.edits = name, image, python, []
         self.passes.clear()
         self.version += 1
 
     def about(self) -> dict[str, Any]:
         """What the page needs to know before the first image."""
-        offered = [o.name for o in self.gallery.offered]
+        offered = [(o.name, bool(o.path)) for o in self.gallery.offered]
         return {"models": [n.about() for n in self.networks], "offered": offered, "nearest": self.nearest}
 
     def thumbnail(self, number: int) -> bytes:
@@ -139,6 +141,8 @@ class Session:
             "top": [] if said is None else [list(row) for row in zip(said.names, said.indices, said.probabilities)],
             # of the same classes in the untouched model, for the difference
             "before": [] if said is None else [plain.probability(i) for i in said.indices],
+            # and what became of the untouched model's own answer
+            "was": [] if said is None else self.was(plain, p),
             "grids": [p.grid(i) for i in range(len(p.stream))],
             "places": [place.name for place in places(s)],
             "grid": s.grid,
@@ -152,6 +156,11 @@ class Session:
         }
         arrays = {"pixels": thumbnails(p.pixels, s.image, SHOWN)[0]}
         return pack(header, arrays | self.attention(p, None))
+
+    def was(self, plain: Pass, p: Pass) -> list[Any]:
+        """The untouched model's answer: its name, and its probability before and now."""
+        first = plain.answer(1)
+        return [first.name, first.probability, p.probability(first.indices[0])]
 
     def shown(self, which: str) -> Image.Image:
         """The image as it was given, or as it was edited."""

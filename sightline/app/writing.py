@@ -1,24 +1,24 @@
 """The current state of a tab, to keep: as one page through the report's code, and as lines of Python."""
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from sightline.adoption.wrapper import AdoptedModel
 from sightline.analysis.attention.head_attention import head_attention
 from sightline.analysis.attention.rollout import attention_rollout
 from sightline.analysis.pca import feature_pca
 from sightline.analysis.receptive_fields import receptive_field
 from sightline.analysis.tokens.logit_lens import logit_lens
 from sightline.analysis.tokens.outliers import outlier_tokens
+from sightline.app.networks import UNTRAINED
 from sightline.evals.prediction import Prediction
 from sightline.observe.model import ObservedModel
 from sightline.observe.switches import switch_off
-from sightline.report.write import write_report
+from sightline.report.write import render_page
 from sightline.spec import Result
 
 # what a page shows of each model; those that need patches on their grid are left out where some are switched off
@@ -31,8 +31,14 @@ VIT: dict[str, Callable[..., Result]] = {
 ALL: dict[str, Callable[..., Result]] = {
     "logit-lens": lambda s, image: logit_lens(s, [image], n=1),
     "feature-pca": lambda s, image: feature_pca(s, [image], n=1),
-    "receptive-field": lambda s, image: receptive_field(s, [image], n=1),
+    "receptive-field": lambda s, image: receptive_field(s, [image], layers=_some_blocks(s), n=1),
 }
+
+
+def _some_blocks(s: ObservedModel) -> list[int]:
+    """Four blocks over the depth: each takes as long as several answers."""
+    last = len(s.block_outputs) - 1
+    return sorted({0, last // 3, 2 * last // 3, last})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +55,14 @@ class Look:
 
 
 def page_of(looks: Sequence[Look], name: str) -> str:
-    """One self-contained HTML file about what is shown now. It is written to a temporary folder, which goes away."""
+    """One self-contained HTML file about what is shown now."""
     results: dict[str, Result] = {}
     for look, letter in zip(looks, ("",) if len(looks) == 1 else ("-a", "-b")):
         results |= {f"{kind}{letter}": r for kind, r in _results(look)}
     title = (
         f"What {' and '.join(look.observed.name for look in looks)} {'sees' if len(looks) == 1 else 'see'} in {name}"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        page = write_report(results, folder, title, note=" ".join(map(_note, looks)))
-        return Path(page).read_text(encoding="utf-8")
+    return render_page(results, title, note=" ".join(map(_note, looks)))
 
 
 def _note(look: Look) -> str:
@@ -77,24 +81,35 @@ def _results(look: Look) -> Iterator[tuple[str, Result]]:
             continue
 
 
-def python_of(looks: Sequence[Look], name: str, edits: Sequence[Mapping[str, Any]]) -> str:
-    """The lines that compute what is shown now."""
-    lines = ["import sightline as sl", "from PIL import Image", ""]
-    lines.append(f'image = Image.open({name!r}).convert("RGB")  # the file that you dropped or picked')
+def python_of(looks: Sequence[Look], image: str, edits: Sequence[Mapping[str, Any]]) -> str:
+    """The lines that compute what is shown now; `image` is the image as an expression."""
+    lines = ["import sightline as sl", "", f"image = {image}"]
     if edits:
-        lines += [f"edits = {list(edits)!r}", "image = sl.app.edit_image(image, edits)"]
+        lines.append(f"image = sl.app.edit_image(image, {list(edits)!r})")
     for look in looks:
-        lines += ["", *_model_lines(look)]
+        lines += ["", *_opening_lines(look), *_number_lines(look)]
     return "\n".join(lines) + "\n"
 
 
-def _model_lines(look: Look) -> Iterator[str]:
+def _opening_lines(look: Look) -> Iterator[str]:
     given = str(look.source) if isinstance(look.source, str | os.PathLike) else "YOUR MODEL"
     given = os.path.join(given, look.checkpoint) if look.checkpoint.endswith(".safetensors") else given
-    size = f", size={look.size}" if look.size else ""
-    names = "".join(f", {text!r}" for text in look.off)
+    adopted = isinstance(look.observed.model, AdoptedModel)
+    size = f", size={look.size}" if look.size and not adopted else ""
     yield f"model = sl.observe.open_model({given!r}{size})"
-    yield f"with sl.observe.switch_off(model{names}):"
+    if look.checkpoint == UNTRAINED:
+        yield "from sightline.observe import model as observed, twin"
+        yield "model = twin.untrained(observed.observe(model)).model"
+    if look.size and adopted:
+        if look.observed.attention_blocks:
+            yield f"model.inner.set_input_size(img_size=({look.size}, {look.size}))"
+        yield f"model = sl.adopt(model.inner, image={look.observed.image!r})".replace(
+            "image=ImageSpec", "image=sl.ImageSpec"
+        )
+
+
+def _number_lines(look: Look) -> Iterator[str]:
+    yield f"with sl.observe.switch_off(model{''.join(f', {text!r}' for text in look.off)}):"
     if look.observed.classes:
         yield "    print(sl.predict(model, image)[0])"
         yield "    lens = sl.analysis.logit_lens(model, [image], n=1)"

@@ -19,6 +19,12 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="no chromium here: the app is not tried in a browser"),
     pytest.mark.slow,
 ]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",  # a webcam that shows a test image
+]
 DROP = """([bytes]) => {
   const data = new DataTransfer();
   data.items.add(new File([new Uint8Array(bytes)], "own.png", { type: "image/png" }));
@@ -48,7 +54,7 @@ def address(models):
 def chromium():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        browser = p.chromium.launch(executable_path=BROWSER, args=FLAGS)
         yield browser
         browser.close()
 
@@ -188,7 +194,12 @@ def test_a_phone_sees_all_of_it_and_a_wrong_file_is_a_sentence(chromium, address
     )
     tab.page.evaluate(DROP, [[1, 2, 3]])
     tab.until(lambda: "not an image" in tab.page.locator("#status").inner_text())
+    tab.page.get_by_role("button", name="Webcam").click()
+    tab.until(lambda: tab.page.locator("#video").evaluate("v => v.videoWidth"))
+    tab.page.get_by_role("button", name="Take a photograph").click()
+    tab.until(lambda: "your image: 640 × 480" in tab.page.locator("#status").inner_text())
     tab.drop(photograph)
+    tab.until(lambda: "your image: 90 × 60" in tab.page.locator("#status").inner_text())
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
     tab.panel(0).locator(".stage canvas").first.tap()
     tab.until(lambda: "from row" in tab.told())

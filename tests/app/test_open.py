@@ -14,11 +14,15 @@ from starlette.websockets import WebSocketDisconnect
 import sightline as sl
 from sightline.app.edits import edit_image
 from sightline.app.gallery import Gallery, open_upload
-from sightline.app.networks import checkpoints, open_networks
+from sightline.app.nearest import nearest_layers
+from sightline.app.networks import checkpoints, open_networks, resized
+from sightline.app.passes import run
 from sightline.app.protocol import pack, parse, quantize, unpack
 from sightline.app.server import App
 from sightline.app.sessions import Session
+from sightline.observe.model import observe
 from tests import peers
+from tests.analysis.test_attention import timm_model
 
 HOST = "127.0.0.1:8000"
 ORIGIN = {"origin": f"http://{HOST}", "host": HOST}
@@ -304,6 +308,7 @@ def test_a_switch_is_the_library_s(session, networks, photograph, off):
     whole = sl.predict(vit, photograph, top=10)[0]
     before = dict(zip(whole.indices, whole.probabilities))
     np.testing.assert_allclose(said["before"], [before[row[1]] for row in said["top"]], atol=1e-5)
+    assert said["was"][:2] == [whole.names[0], pytest.approx(whole.probabilities[0], abs=1e-5)]
     for view in ("rollout", "gradient_rollout", "grad_cam", "lens", "features", "norms"):
         (header, found), *_ = ask(session, "map", model=0, view=view, changed=1)
         assert header["which"] == "changed"
@@ -335,10 +340,13 @@ def test_what_is_copied_runs_and_says_the_same(networks, photograph, tmp_path, c
     photograph.save(tmp_path / "own.png")
     session = Session(open_networks([str(path)]), Gallery(str(tmp_path)))
     ask(session, "pick", number=0)
-    session.name = str(tmp_path / "own.png")
-    (said, _), *_ = ask(session, "change", model=0, off=["head 0.1"])
+    edits = [{"paint": [[0.5, 0.5]], "radius": 0.2}]
+    (said, _), *_ = ask(session, "change", model=0, off=["head 0.1"], size=48, edits=edits)
     exec(ask(session, "python")[0][0]["text"], {})
-    assert f"{said['top'][0][2]:.4f}"[:6] in capsys.readouterr().out
+    printed = float(capsys.readouterr().out.split("probabilities=(")[1].split(",")[0])
+    assert printed == pytest.approx(said["top"][0][2], abs=1e-5)
+    ask(session, "pick", number=1)
+    assert "scenes/objects" in ask(session, "python")[0][0]["text"]
 
 
 def test_a_page_is_the_report_s(session):
@@ -352,18 +360,50 @@ def test_a_page_is_the_report_s(session):
     )
 
 
-def test_a_run_folder_has_a_slider_over_its_checkpoints(tmp_path, networks):
+def test_a_run_folder_has_a_slider_over_its_checkpoints(tmp_path, networks, photograph):
     assert checkpoints("vit-nano4") == []
     (tmp_path / "run.json").write_text("{}")
-    for name in ("best", "last", "model", "step-100"):
-        (tmp_path / f"{name}.safetensors").touch()
-    assert checkpoints(tmp_path) == [
-        "untrained",
-        "step-100.safetensors",
-        "best.safetensors",
-        "last.safetensors",
-        "model.safetensors",
-    ]
+    sl.save(networks[0].own.model, tmp_path / "model.safetensors")
+    sl.save(sl.build("vit-nano4", classes=10, depth=3, seed=5), tmp_path / "step-100.safetensors")
+    session = Session(open_networks([tmp_path]), Gallery())
+    about = session.about()["models"][0]
+    assert about["checkpoints"] == ["untrained", "step-100", "model"]
+    assert about["checkpoint"] == 2
+    trained = unpack(next(session.upload(png(photograph))))[0]["top"]
+    frames = ask(session, "change", model=0, checkpoint=1)
+    assert frames[0][0]["which"] == "plain"  # another model, untouched
+    early = sl.predict(sl.load(tmp_path / "step-100.safetensors"), photograph)[0]
+    np.testing.assert_allclose([row[2] for row in frames[0][0]["top"]], early.probabilities, atol=1e-5)
+    assert ask(session, "change", model=0, checkpoint=0)[0][0]["top"] != trained
+    compile(ask(session, "python")[0][0]["text"], "copied", "exec")
+    assert ask(session, "change", model=0, checkpoint=2)[0][0]["top"] == trained
+
+
+def test_the_nearest_layers_come_from_saved_results(tmp_path, networks):
+    a, b = (n.own for n in networks)
+    found = sl.cka(a, b, torch.rand(8, 3, 32, 32), layers="blocks")
+    found.save(tmp_path / "cka.npz")
+    rows = nearest_layers(tmp_path, a, b)
+    best = np.nanargmax(found.similarity, axis=1)
+    assert [r["other"] for r in rows[0]] == best.tolist()
+    assert rows[0][1]["cka"] == pytest.approx(np.nanmax(found.similarity[1]))
+    assert nearest_layers(tmp_path, b, a)[1] == rows[0]
+    with pytest.raises(ValueError, match="no CKA of these two"):
+        nearest_layers(tmp_path, a, observe(sl.build("bit-nano", classes=3)))
+
+
+def test_a_model_of_another_library_is_resized_and_one_without_classes_is_shown(photograph):
+    made = resized(observe(sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32)))), 48)
+    assert made.image.size == (48, 48)
+    assert run(made, photograph).attention.shape[-1] == made.prefix + made.grid[0] * made.grid[1]
+    session = Session(open_networks([sl.build("vit-nano4", classes=0, depth=2)]), Gallery())
+    (header, found), *_ = [unpack(f) for f in session.upload(png(photograph))]
+    assert header["top"] == []
+    assert found["from"].shape == (2, 4, 64)
+    for view in ("grad_cam", "lens"):
+        with pytest.raises(ValueError, match="no classes"):
+            ask(session, "map", model=0, view=view)
+    assert "predict" not in ask(session, "python")[0][0]["text"]
 
 
 def test_opening_says_what_is_wrong(tmp_path):

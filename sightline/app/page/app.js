@@ -4,7 +4,7 @@
   const { make, clamp, palette, theme } = sightline;
   const by = (id) => document.getElementById(id);
   const status = (text, wrong = false) => { by("status").textContent = text; by("status").classList.toggle("wrong", wrong); };
-  const LARGEST = 20e6;
+  const LARGEST = 20e6, FILES = 48;
 
   const app = {
     state: { view: "attention", depth: 0.92, x: null, y: null, head: -1, mode: "look" },
@@ -78,22 +78,27 @@
     app.nearest = frame.nearest;
     app.panels = frame.models.map((about, i) => new panels.Panel(i, about, app));
     by("models").append(...app.panels.map((p) => p.root));
-    frame.offered.slice(0, 60).forEach((name, i) => app.wire.send({ do: "thumbnail", number: i, name }));
-    frame.offered.slice(0, 60).forEach((name, i) => {
-      const c = make("canvas", { width: 72, height: 72, className: "smooth", title: name, tabIndex: 0 });
-      c.setAttribute("role", "option");
-      c.setAttribute("aria-label", name);
-      const pick = () => { Wire.stamp("drop"); app.edits = []; app.wire.send({ do: "pick", number: i }); mark(c); };
-      c.addEventListener("click", pick);
-      c.addEventListener("keydown", (e) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); pick(); } });
-      by("picker").append(c);
-    });
+    // all scenes, and as many files as a strip can hold
+    const shown = frame.offered.map(([name, file], number) => ({ name, file, number })), files = shown.filter((o) => o.file);
+    for (const one of shown.filter((o) => !o.file || files.indexOf(o) < FILES)) offer(one);
+    if (files.length > FILES) by("picker").append(make("span", { className: "small", textContent: `the first ${FILES} of ${files.length} files; drop any other` }));
     fromLink();
     document.body.dataset.ready = "yes";
   }
+  function offer({ name, number }) {
+    const c = make("canvas", { width: 72, height: 72, className: "smooth", title: name, tabIndex: 0 });
+    c.setAttribute("role", "option");
+    c.setAttribute("aria-label", name);
+    c.dataset.number = number;
+    const pick = () => { Wire.stamp("drop"); app.edits = []; app.wire.send({ do: "pick", number }); mark(c); };
+    c.addEventListener("click", pick);
+    c.addEventListener("keydown", (e) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); pick(); } });
+    by("picker").append(c);
+    app.wire.send({ do: "thumbnail", number });
+  }
   function mark(chosen) { for (const c of by("picker").children) c.setAttribute("aria-current", String(c === chosen)); }
   function thumbnail(frame) {
-    const c = by("picker").children[frame.number], [height, width] = frame.shapes.image;
+    const c = by("picker").querySelector(`[data-number="${frame.number}"]`), [height, width] = frame.shapes.image;
     Object.assign(c, { width, height });
     c.getContext("2d").drawImage(panels.picture(frame.image, [height, width]), 0, 0);
   }

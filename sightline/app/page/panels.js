@@ -112,6 +112,7 @@ const panels = (() => {
     map(frame) {
       if (!(frame.which in this.passes)) return;
       if (frame.places) frame.places = frame.places.map(plain);
+      if (frame.view === "field") frame.map = frame.map.map((v) => Math.sqrt(v * 255));  // most of it is close to 0
       this.maps[frame.which][frame.view] = frame;
       this.draw();
       Wire.stamp(`map-${this.number}`);
@@ -289,6 +290,10 @@ const panels = (() => {
           button.addEventListener("click", () => { this.target = this.target === index ? null : index; this.list(); this.ask(); });
           list.append(make("li", {}, button));
         });
+        if (which === "changed" && pass.was.length) {
+          const [name, before, now] = pass.was;
+          list.append(make("li", { className: "was" }, make("b", { textContent: `${percent(before)} → ${percent(now)}` }), name));
+        }
         const empty = make("p", { className: "small", textContent: "It has no classes: features only." });
         return make("div", {}, make("h3", { textContent: which === "plain" ? (this.changed ? "Untouched" : "It says") : "As changed" }), pass.top.length ? list : empty);
       }));
