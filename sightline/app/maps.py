@@ -15,7 +15,17 @@ from sightline.analysis.receptive_fields import ReceptiveField, receptive_field
 from sightline.analysis.saliency.attribution import check_method
 from sightline.analysis.saliency.cam import cam_cells
 from sightline.analysis.tokens.logit_lens import readable, scores
-from sightline.app.passes import Grid, Pass, Spot, cell_at, kept_tokens, spread, spread_attention, tokens_of
+from sightline.app.passes import (
+    Grid,
+    Pass,
+    Spot,
+    cell_at,
+    kept_tokens,
+    places,
+    spread,
+    spread_attention,
+    tokens_of,
+)
 from sightline.observe.model import ObservedModel, evaluation_mode
 from sightline.observe.readout import Readout, readout
 from sightline.observe.stream import Place
@@ -71,12 +81,12 @@ def field(p: Pass, depth: int, spot: Spot) -> ReceptiveField:
     s = p.observed
     if p.gone:
         raise ValueError("A receptive field is one of the whole image: put the patches back first.")
-    outputs = s.block_outputs
-    at = max(0, min(depth - (p.attention is not None), len(outputs) - 1))  # the first place of a ViT is its input
+    # the first place of a ViT is its input, whose field is the patch itself: the first block's is shown
+    layer = places(s)[depth].name if p.attention is None else s.block_outputs[max(0, depth - 1)].path
     grid = p.grid(depth)
     row, column = divmod(cell_at(grid, spot), grid[1])
     with switch_off(s, *p.off):
-        return receptive_field(s, p.pixels.detach().clone(), layers=outputs[at].path, at=(row, column), n=1)
+        return receptive_field(s, p.pixels.detach().clone(), layers=layer, at=(row, column), n=1)
 
 
 def lens(p: Pass, head: Head, target: int | None) -> Lens:

@@ -90,7 +90,7 @@ class Network:
             "kind": "vit" if s.attention_blocks else "cnn",
             "heads": int(getattr(getattr(s.model, "encoder_config", s.model.config), "heads", 0) or 0),
             "blocks": len(s.attention_blocks) or len(s.block_outputs),
-            "prefix": [f"prefix token {i}" for i in range(s.prefix)] if s.attention_blocks else [],
+            "prefix": token_names(s) if s.attention_blocks else [],
             "classToken": s.class_token,
             "classes": s.classes,
             "size": s.image.size[0],
@@ -98,6 +98,14 @@ class Network:
             "checkpoints": [Path(c).stem for c in self.checkpoints],
             "checkpoint": self.first if self.checkpoints else 0,
         }
+
+
+def token_names(s: ObservedModel) -> list[str]:
+    """What the tokens before the grid are called."""
+    inner = getattr(s.model, "inner", s.model)
+    distilled = getattr(getattr(s.model, "encoder_config", None), "distill_token", hasattr(inner, "dist_token"))
+    known = ["class token"] * s.class_token + ["distillation token"] * bool(distilled)
+    return [*known, *(f"register {i}" for i in range(1, s.prefix - len(known) + 1))][: s.prefix]
 
 
 def checkpoints(source: Any) -> list[str]:

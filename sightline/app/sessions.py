@@ -246,8 +246,11 @@ class Session:
         """Of every head of every block, from and to a place."""
         if p.attention is None:
             return {}
-        (out, out_peaks), (back, back_peaks) = quantize(p.from_spot(spot)), quantize(p.to_spot(spot))
-        return {"from": out, "fromPeaks": out_peaks, "to": back, "toPeaks": back_peaks}
+        found: dict[str, np.ndarray] = {}
+        for name, maps_ in (("from", p.from_spot(spot)), ("to", p.to_spot(spot))):
+            found[name], found[f"{name}Peaks"] = quantize(maps_)
+            found[f"{name}Mean"], found[f"{name}MeanPeaks"] = quantize(maps_.mean(1))
+        return found
 
     def place(self, message: Message) -> bytes:
         """Everything that is known of one place without another pass: attention, similarity at every depth."""

@@ -60,7 +60,9 @@ def render_page(results: Given, title: str, *, note: str = "") -> str:
     with tempfile.TemporaryDirectory() as folder:
         for e in page.found.entries:
             page.downloads[e.name] = e.result.save(Path(folder) / f"{e.name}.npz").read_bytes()
-    return page.render()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # as above
+        return page.render()
 
 
 def _write(found: Collection, folder: Path, heading: tuple[str, str], limit: int) -> Path:

@@ -179,7 +179,14 @@ def test_drop_hover_slide_switch_tour_and_save(chromium, address, models, photog
     with tab.page.expect_download(timeout=120_000) as saved:
         tab.page.get_by_role("button", name="Save as page").click()
     saved.value.save_as(tmp_path / "kept.html")
-    assert "What &lt;b&gt;ViT&lt;/b&gt; and CNN see in your image" in (tmp_path / "kept.html").read_text()
+    kept = tab.context.new_page()
+    kept.on("pageerror", lambda e: tab.said.append(str(e)))
+    kept.goto((tmp_path / "kept.html").as_uri())
+    assert kept.locator("h1").inner_text() == "What <b>ViT</b> and CNN see in your image"
+    kept.locator("section#head-attention-a").scroll_into_view_if_needed()
+    kept.locator("section#head-attention-a[data-ready]").wait_for()
+    assert "most attention on" in kept.locator("section#head-attention-a output").inner_text()
+    kept.close()
     tab.page.get_by_role("button", name="Copy as Python").click()
     tab.until(lambda: "sl.predict(model, image)" in tab.page.locator("#lines").inner_text())
     assert tab.said == []

@@ -173,16 +173,11 @@ const panels = (() => {
     }
     // the head reads only the last levels of a CNN
     lensLevel(which, map, level) { return clamp(level - (this.passes[which].places.length - map.places.length), 0, map.places.length - 1); }
-    // attention of one head, or of all heads on average, in shares and in bytes
+    // attention of one head, or of all heads on average: bytes, and the share that 255 stands for
     mean(which, block) {
-      const frame = this.places[which].frame, kind = this.app.state.view === "to" ? "to" : "from", bytes = frame[kind], peaks = frame[kind + "Peaks"];
-      const [, heads, cells] = frame.shapes[kind], chosen = this.app.state.head, values = new Float32Array(cells);
-      for (let h = 0; h < heads; h++) if (chosen < 0 || chosen >= heads || h === chosen) {
-        const peak = peaks[block * heads + h] / 255 / (chosen < 0 || chosen >= heads ? heads : 1), start = (block * heads + h) * cells;
-        for (let k = 0; k < cells; k++) values[k] += bytes[start + k] * peak;
-      }
-      const top = values.reduce((a, b) => Math.max(a, b), 0);
-      return { values, top, bytes: values.map((v) => (top ? (v / top) * 255 : 0)) };
+      const frame = this.places[which].frame, kind = this.app.state.view === "to" ? "to" : "from", [, heads, cells] = frame.shapes[kind], h = this.app.state.head;
+      const one = h >= 0 && h < heads, at = one ? block * heads + h : block, name = one ? kind : kind + "Mean";
+      return { bytes: frame[name].subarray(at * cells, (at + 1) * cells), top: frame[name + "Peaks"][at] };
     }
     marks(which, canvas, context, level) {
       const pass = this.passes[which], s = this.app.state, [rows, columns] = pass.grids[level] || pass.grid;
@@ -248,7 +243,7 @@ const panels = (() => {
       const cell = (grid) => Math.floor(y * grid[0]) * grid[1] + Math.floor(x * grid[1]);
       const at = x === null ? (this.about.classToken ? "the class token" : "the mean of the patches") : name(cell(pass.grid), pass.grid);
       if (view === "attention" || view === "to") {
-        const block = this.block(which), { values, top } = this.mean(which, block), best = values.indexOf(top), head = s.head < 0 ? "mean of heads" : `head ${s.head}`;
+        const block = this.block(which), { bytes, top } = this.mean(which, block), best = Math.max(bytes.indexOf(255), 0), head = s.head < 0 ? "mean of heads" : `head ${s.head}`;
         return `Block ${block}, ${head}, ${view === "to" ? "to" : "from"} ${at}: most ${view === "to" ? "from" : "on"} ${name(best, pass.grid)} (${percent(top)}).`;
       }
       if (view === "similarity") {
@@ -301,7 +296,7 @@ const panels = (() => {
     }
     // the switches of the block at this depth
     buttons() {
-      const block = this.block(), kinds = this.about.kind === "vit" ? [["attention", "attention"], ["mlp", "MLP"], ["skip", "skips"], ["block", "whole block"]] : [["block", "convolutions"]];
+      const block = this.block(), kinds = this.about.kind === "vit" ? [["attention", "attention"], ["mlp", "MLP"], ["skip", "skips"], ["block", "whole block"]] : this.about.blocks ? [["block", "convolutions"]] : [];
       const rows = kinds.map(([kind, label]) => [`${kind} ${block}`, label]);
       const head = this.app.state.head;
       if (this.about.kind === "vit" && head >= 0 && head < this.about.heads) rows.unshift([`head ${block}.${head}`, `head ${head}`]);
@@ -312,10 +307,10 @@ const panels = (() => {
         b.addEventListener("click", () => this.toggle(off));
         return b;
       };
-      const tokens = this.about.prefix.map((_, i) => [`prefix ${i}`, i === 0 && this.about.classToken ? "class token" : `register ${i}`]);
+      const tokens = this.about.prefix.map((name, i) => [`prefix ${i}`, name]);
       const elsewhere = [...this.off].filter((o) => !rows.some((r) => r[0] === o) && !o.startsWith("prefix") && !o.startsWith("token"));
       const gone = [...this.off].filter((o) => o.startsWith("token")).length;
-      this.switches.replaceChildren(`Switch off in block ${block}:`, ...rows.map(button), ...(tokens.length ? ["or the", ...tokens.map(button)] : []),
+      this.switches.replaceChildren(...(rows.length ? [`Switch off in block ${block}:`] : []), ...rows.map(button), ...(tokens.length ? ["or the", ...tokens.map(button)] : []),
         ...(elsewhere.length ? ["off:", ...elsewhere.map((o) => button([o, o]))] : []), ...(gone ? [`${gone} patches are gone`] : []));
       this.block_ = block;
     }
