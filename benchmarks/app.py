@@ -4,11 +4,11 @@
 
 Medians of 20 (ROUNDS) of a ViT of DeiT-Tiny's size beside a ResNet-50 with random weights, and of vit-s16 there;
 other models can be given as for `sightline open`. The page sets a mark when something begins and when it is drawn, so
-that the times are those of the person in front of it. Beside the waiting time stands the processor time of this process
-(the server, and a little of the browser's driver), which other programs on the machine change less. Results go to
-benchmarks/results/app.json.
+that the times are those of the person in front of it. On a busy machine they say little; therefore the same requests
+are answered once more without a browser, in processor time of one thread. Results go to benchmarks/results/app.json.
 """
 
+import base64
 import io
 import os
 import shutil
@@ -18,16 +18,20 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 import sightline as sl
 from benchmarks.race import save
+from sightline.app.gallery import Gallery
+from sightline.app.networks import Network, open_networks
+from sightline.app.sessions import Session
 
 BROWSER = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 LIMITS = {"drop": 1.0, "hover": 0.05, "switch": 0.5}  # seconds, for DeiT-Tiny beside a ResNet on two idle cores
-DROP = """([bytes]) => {
+DROP = """([text]) => {
   const data = new DataTransfer();
-  data.items.add(new File([new Uint8Array(bytes)], "own.png", { type: "image/png" }));
+  data.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], "own.jpg", { type: "image/jpeg" }));
   document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
 }"""
 # waits in the browser: asking from here would cost processor time
@@ -47,34 +51,28 @@ def photograph(seed: int) -> bytes:
 
 
 class Clock:
-    """Waiting times by the page's marks, and the processor time of this process meanwhile."""
+    """Waiting times by the page's marks."""
 
     def __init__(self, page: Any):
         self.page = page
-        self.rows: dict[str, list[tuple[float, float]]] = {}
+        self.rows: dict[str, list[float]] = {}
 
     def measure(self, what: str, act: Any, first: str, last: str) -> None:
         """Do something, and wait until it is drawn."""
-        begun = time.process_time()
         self.page.evaluate("(names) => names.forEach((n) => performance.clearMarks(n))", [first, last])
         act()
-        took = self.page.evaluate(BETWEEN, [first, last])
-        self.rows.setdefault(what, []).append((took / 1000, time.process_time() - begun))
+        self.rows.setdefault(what, []).append(self.page.evaluate(BETWEEN, [first, last]) / 1000)
 
-    def summary(self) -> dict[str, dict[str, float]]:
-        each = {what: list(zip(*rows)) for what, rows in self.rows.items()}
-        return {
-            what: {"seconds": statistics.median(wall), "processor seconds": statistics.median(cpu), "rounds": len(wall)}
-            for what, (wall, cpu) in each.items()
-        }
+    def summary(self) -> dict[str, float]:
+        return {what: statistics.median(rows) for what, rows in self.rows.items()}
 
 
-def race(page: Any, rounds: int) -> dict[str, dict[str, float]]:
+def race(page: Any, rounds: int) -> dict[str, float]:
     """Every action in turn."""
     clock = Clock(page)
     canvas, switch = page.locator(".stage canvas").first, page.get_by_role("button", name="Switch mlp")
     for i in range(rounds):
-        data = list(photograph(i))
+        data = base64.b64encode(photograph(i)).decode()
         clock.measure("drop", lambda data=data: page.evaluate(DROP, [data]), "drop", "answer-1-plain")
         page.wait_for_timeout(200)
         box = canvas.bounding_box()
@@ -88,7 +86,29 @@ def race(page: Any, rounds: int) -> dict[str, dict[str, float]]:
     return clock.summary()
 
 
-def run(models: list[Any], names: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def alone(networks: list[Network], rounds: int) -> dict[str, float]:
+    """The same requests without a browser: medians of the processor time of one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    session, rows = Session(networks, Gallery()), {}
+    for i in range(rounds):
+        data = photograph(i)
+        requests = {
+            "drop": lambda data=data: session.upload(data),
+            "hover": lambda: session.handle({"do": "place", "model": 0, "x": 0.3, "y": 0.6}),
+            "switch": lambda: session.handle({"do": "change", "model": 0, "off": ["mlp 5"]}),
+            "back": lambda: session.handle({"do": "change", "model": 0}),
+        }
+        for what, request in requests.items():
+            begun = time.process_time()
+            for _ in request():
+                pass
+            rows.setdefault(what, []).append(time.process_time() - begun)
+    torch.set_num_threads(threads)
+    return {what: statistics.median(took[1:]) for what, took in rows.items() if what != "back"}
+
+
+def run(models: list[Any], names: list[str], rounds: int) -> dict[str, float]:
     from playwright.sync_api import sync_playwright
 
     running = sl.open_app(*models, names=names, browser=False, wait=False)
@@ -97,7 +117,9 @@ def run(models: list[Any], names: list[str], rounds: int) -> dict[str, dict[str,
         page = browser.new_page(viewport={"width": 1366, "height": 768})
         page.goto(running.address)
         page.locator("body[data-ready]").wait_for()
-        page.evaluate(DROP, [list(photograph(63))])  # the first pass is slower: memory is taken, kernels are chosen
+        page.evaluate(
+            DROP, [base64.b64encode(photograph(63)).decode()]
+        )  # the first pass is slower: memory is taken, kernels are chosen
         page.locator("section.panel[data-model='1'][data-plain]").wait_for(timeout=120_000)
         found = race(page, rounds)
         browser.close()
@@ -111,10 +133,13 @@ def main() -> None:
     results: dict[str, Any] = {"load": os.getloadavg()[0], "limits": LIMITS}
     for name in given[:1] or ("vit-ti16", "vit-s16"):
         model = name if given else sl.build(name, classes=1000, size=224)
-        results[name] = run([model, cnn], [name, "ResNet-50"], rounds if name != "vit-s16" else min(rounds, 10))
-        for what, row in results[name].items():
-            print(f"{name} beside a ResNet: {what} {row['seconds']:.3f} s, processor {row['processor seconds']:.3f} s")
-    save("app", results)
+        names = [name, "ResNet-50"]
+        processor = alone(open_networks([model, cnn], names), rounds)
+        seconds = run([model, cnn], names, rounds) if BROWSER else {}
+        results[name] = {"seconds": seconds, "processor": processor}
+        for what, cpu in processor.items():
+            print(f"{name}, {what}: {seconds.get(what, float('nan')):.3f} s, processor {cpu:.3f} s", flush=True)
+        save("app", results)
 
 
 if __name__ == "__main__":

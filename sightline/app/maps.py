@@ -106,7 +106,7 @@ def lens(p: Pass, head: Head, target: int | None) -> Lens:
         places=tuple(place.name for place in places),
         target=int(found["targets"]),
         probability=cells("probability", float("nan")),
-        rank=1 - cells("rank", float("nan")) / max(s.classes - 1, 1),
+        rank=(1 - cells("rank", float("nan")) / max(s.classes - 1, 1)).astype(np.float32),
         top=cells("top", -1).astype(np.int64),
         answer=found["answer"].numpy(),
         grid=s.grid,

@@ -142,8 +142,8 @@ def resized(s: ObservedModel, size: int) -> ObservedModel:
         return observe(made).with_name(s.given_name)
     if not resizable(s):
         raise ValueError(f"{s.name} takes images of {s.image.size[0]} pixels only.")
-    inner = copy.deepcopy(s.model.inner)  # timm's own resampling
-    inner.set_input_size(img_size=(size, size))  # type: ignore[operator]
+    inner: Any = copy.deepcopy(s.model.inner)  # timm's own resampling
+    inner.set_input_size(img_size=(size, size))
     return observe(adopt(inner, image=spec)).with_name(s.given_name)
 
 
