@@ -32,7 +32,7 @@ def open_(
 
     The page is served to this machine only, at an address that contains a secret. Nothing is written or uploaded.
 
-    Example: sightline open timm:deit_tiny_patch16_224.fb_in1k torchvision:resnet50 --images photographs
+    Example: sightline open vit.safetensors bit.safetensors --images photos
     """
     models = [model] if second is None else [model, second]
     called = [name.strip() for name in names.split(",")] if names else []
