@@ -26,6 +26,7 @@ from .analysis.residual import residual_ratios as residual_ratios
 from .analysis.saliency.attribution import attribution as attribution
 from .analysis.similarity.cka import cka as cka
 from .analysis.similarity.localization import localization as localization
+from .app.launch import open_app as open_app
 from .data.datasets import Dataset as Dataset
 from .data.folder import Folder as Folder
 from .data.opening import open_images as open_images

@@ -25,7 +25,8 @@ FLOORS = [
     {"evals"},
     {"training", "analysis"},
     {"studies", "views"},
-    {"report", "app"},
+    {"report"},
+    {"app"},
     {"cli"},
     {"__main__"},
 ]

@@ -15,7 +15,7 @@ from sightline.evals.accuracy import match_classes
 from sightline.observe.images import Batch, Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
-from sightline.observe.switches import Switch, switch_off
+from sightline.observe.switches import Switch, without
 from sightline.spec import About, Result
 
 
@@ -63,11 +63,11 @@ def what_if(
     n: int | None = None,
     batch: int = 64,
 ) -> WhatIf:
-    """Switch parts off, one at a time: "block 3", "skip 3" (both of a block), "head 3.1", "token 17" (a patch).
+    """Switch parts off, one at a time: "block 3", "attention 3", "mlp 3", "skip 3" (both of a block), "head 3.1",
+    "token 17" (a patch), "prefix 0" (the class token); of a CNN, "block 3" (a residual unit).
 
-    A block becomes the identity, a head gives zeros, a token is taken out of the sequence before the first block, a
-    block without skips keeps its branches alone. No weight changes. For a model trained without a skip, as in the
-    paper's figure 8, build it with `no_skip=(3,)`.
+    What each does is said at `sl.observe.switch_off`, which switches several off at once. No weight changes. For a
+    model trained without a skip, as in the paper's figure 8, build it with `no_skip=(3,)`.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> found = sl.what_if(model, sl.dataset("scenes/shape", num=16, size=32), ["block 2", "head 0.1", "token 5"])
@@ -133,7 +133,7 @@ class WhatIfSums:
         self.images += len(made)
         self.right[-1] += 0 if labels is None else (whole == labels).sum().item()
         for i, switch in enumerate(self.switches):
-            with switch_off(self.target, switch):
+            with without(self.target, switch):
                 answer, after = self.answers(made)
             self.same[i] += (answer == whole).sum().item()
             self.right[i] += 0 if labels is None else (answer == labels).sum().item()
@@ -166,7 +166,7 @@ def _alike(study: WhatIfSums, i: int) -> NDArray[np.float64]:
     found = sums.cka().diagonal().numpy().copy()
     if switch.kind == "block":
         parts = study.target.part
-        number = [p.block for p in study.target.parts if p.kind == "probs"][switch.number]
+        number = study.target.block_outputs[switch.number].block
         gone = [name in parts and parts[name].block == number for name in study.names]
         found[gone] = np.nan
     return found

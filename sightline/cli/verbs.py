@@ -26,10 +26,11 @@ VERBS = {
     "vtab": Verb("evals", "Evaluate a model on a suite of tasks."),
     "look": Verb("analysis", "Run every analysis that applies to a model."),
     "compare": Verb("analysis", "Compare two models layer by layer."),
+    "open": Verb("app", "Look inside a model in the browser, with your own images."),
     "study": Verb("study", "Run the papers' experiments over training seeds."),
     "report": Verb("report", "Write one page about saved results."),
     "convert": Verb("weights", "Convert weights to another format."),
     "export": Verb("weights", "Export a model for ONNX Runtime, OpenVINO or PyTorch."),
-    "serve": Verb("serve", "Classify images by HTTP."),
+    "serve": Verb("app", "Classify images by HTTP."),
     "demo": Verb("demo", "Train, measure and analyze small models, and write a page."),
 }

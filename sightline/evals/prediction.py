@@ -129,7 +129,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     sources = list(_sources(images))
     if not sources:
         raise ValueError("There are no images to predict: give files, a folder, a pattern or images.")
-    by = _probability(ready)
+    by = probability_rule(ready)
     done: list[str] = []
     rows: list[TopClasses] = []
     bad: dict[str, str] = {}
@@ -138,7 +138,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
         for chunk in progress([sources[i : i + batch] for i in range(0, len(sources), batch)], "predicting"):
             names, prepared = _open(chunk, ready.image, bad, level=level)
             if names:
-                rows.append(_best(_logits(ready, torch.cat(prepared), names), by=by, top=top))
+                rows.append(top_classes(_logits(ready, torch.cat(prepared), names), by=by, top=top))
                 done += names
     if not rows:
         first = next(iter(bad.values()))
@@ -218,7 +218,7 @@ def _logits(model: Any, images: Tensor, names: Sequence[str]) -> NDArray[np.floa
     return logits
 
 
-def _probability(model: Any) -> str:
+def probability_rule(model: Any) -> str:
     """softmax, or sigmoid if the weights or the library say that an image can have several labels."""
     if (own := getattr(model, "probability", None)) is not None:
         return own
@@ -226,7 +226,7 @@ def _probability(model: Any) -> str:
     return "sigmoid" if getattr(about, "problem_type", None) == SEVERAL_LABELS else "softmax"
 
 
-def _best(logits: NDArray[np.float64], *, by: str, top: int) -> TopClasses:
+def top_classes(logits: NDArray[np.float64], *, by: str, top: int) -> TopClasses:
     """Top classes by logit, because large probabilities round to 1; ties by class number, as in `sl.evals.score`."""
     indices = np.argsort(-logits, axis=1, kind="stable")[:, :top]
     if by == "sigmoid":

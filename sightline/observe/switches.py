@@ -1,4 +1,5 @@
-"""Parts of a model switched off for a while, "block 3", "skip 3", "head 3.1", "token 17", or a register added to it."""
+"""Parts of a model switched off for a while, "block 3", "attention 3", "mlp 3", "skip 3", "head 3.1", "token 17",
+"prefix 0", or a register added to it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,17 +13,20 @@ from torch import Tensor, nn
 from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, find_child
 from sightline.models.taps import first_tensor
 from sightline.models.vit import Block
-from sightline.observe.branches import rewriting_heads
-from sightline.observe.model import ObservedModel
+from sightline.observe.branches import branches, rewriting_heads
+from sightline.observe.model import Model, ObservedModel, observe
 from sightline.observe.registers import adding_register, check_register
-from sightline.observe.stream import like_output
+from sightline.observe.stream import Place, like_output, rewriting
 
-FORM = re.compile(r"(block|skip|token) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)")
+FORM = re.compile(
+    r"(block|attention|mlp|skip|token|prefix) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)"
+)
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What is switched off: a block, both skips of a block, one head, or one patch token; or a test-time register."""
+    """What is switched off: a block, its attention or MLP, both of its skips, one head, one patch token, or what a
+    prefix token has learned; or a test-time register."""
 
     kind: str
     number: int
@@ -35,8 +39,9 @@ class Switch:
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ValueError(
-                'What is switched is "block 3", "skip 3", "head 3.1" or "token 17", or "register 5.12+5.80" with the '
-                f"blocks and numbers of neurons; got {text!r}."
+                'What is switched is "block 3", "attention 3", "mlp 3", "skip 3", "head 3.1", "token 17" (a patch) or '
+                '"prefix 0" (the class token), or "register 5.12+5.80" with the blocks and numbers of neurons; '
+                f"got {text!r}."
             )
         if found[6]:
             pairs = [tuple(map(int, pair.split("."))) for pair in found[7].split("+")]
@@ -49,11 +54,12 @@ class Switch:
     def check(self, s: ObservedModel, text: str) -> None:
         blocks = len(s.attention_blocks)
         if not blocks:
-            raise ValueError(f"{s.name} is not a Transformer: {text!r} cannot be switched off.")
-        most = s.grid[0] * s.grid[1] if self.kind == "token" else blocks
+            return self.check_unit(s, text)
+        most = {"token": s.grid[0] * s.grid[1], "prefix": s.prefix}.get(self.kind, blocks)
         if self.number >= most:
-            what = "token" if self.kind == "token" else "block"
-            raise ValueError(f"{s.name} has {what}s 0 to {most - 1}; got {text!r}.")
+            what = {"token": "token", "prefix": "prefix token"}.get(self.kind, "block")
+            has = f"{what}s 0 to {most - 1}" if most else f"no {what}s"
+            raise ValueError(f"{s.name} has {has}; got {text!r}.")
         c: Any = getattr(s.model, "encoder_config", getattr(s.model, "config", None))
         if self.kind == "head" and self.head >= c.heads:
             raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
@@ -63,15 +69,58 @@ class Switch:
         if self.kind == "register":
             check_register(s, self.neurons, text)
 
+    def check_unit(self, s: ObservedModel, text: str) -> None:
+        """Of a CNN only what a residual unit adds can be switched off."""
+        units = branches(s)
+        if self.kind != "block" or not any(units):
+            raise ValueError(f"{s.name} is not a Transformer: {text!r} cannot be switched off.")
+        if self.number >= len(units):
+            raise ValueError(f"{s.name} has blocks 0 to {len(units) - 1}; got {text!r}.")
+        if not units[self.number]:
+            raise ValueError(f"Block {self.number} of {s.name} has no skip: nothing would be left of it.")
+
 
 @contextmanager
-def switch_off(s: ObservedModel, switch: Switch) -> Iterator[None]:
-    """Run the model without this part while the context is open; it is always restored."""
-    block = s.attention_blocks[switch.number if switch.kind != "token" else 0]
+def switch_off(model: Model, *off: str) -> Iterator[None]:
+    """Run a model without these parts while the context is open; it is always restored.
+
+    "block 3" becomes the identity, "attention 3" and "mlp 3" add nothing, "skip 3" keeps the branches alone, "head 3.1"
+    gives zeros, "token 17" (a patch) is taken out of the sequence, and "prefix 0" enters the first block as zeros: the
+    head reads the class token, so it stays, with nothing in it. The residual unit "block 3" of a CNN adds nothing.
+
+    >>> import torch
+    >>> model = sl.build("vit-nano4", classes=10, depth=2)
+    >>> with sl.observe.switch_off(model, "head 1.0", "token 5", "token 6"):
+    ...     model(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+    s = observe(model)
+    switches = [Switch.parse(text, s) for text in dict.fromkeys(off)]
+    if {"token", "register"} <= {switch.kind for switch in switches}:
+        raise ValueError("A register is added to a whole image: put the tokens back first.")
+    with ExitStack() as stack:
+        # the last token first: taking one out moves those after it
+        for switch in sorted(switches, key=lambda switch: -switch.number):
+            stack.enter_context(without(s, switch))
+        yield
+
+
+@contextmanager
+def without(s: ObservedModel, switch: Switch) -> Iterator[None]:
+    """Run the model without one part."""
+    if not s.attention_blocks:
+        with rewriting(branches(s)[switch.number]["convolution"], torch.zeros_like):
+            yield
+        return
+    block = s.attention_blocks[0 if switch.kind in ("token", "prefix") else switch.number]
     with ExitStack() as stack:
         match switch.kind:
             case "block":
                 stack.callback(block.register_forward_hook(_as_it_came, with_kwargs=True).remove)
+            case "attention" | "mlp":
+                stack.enter_context(rewriting(branches(s)[switch.number][switch.kind], torch.zeros_like))
+            case "prefix":
+                stack.enter_context(rewriting(Place("input", block, "in"), lambda x: _empty(x, switch.number)))
             case "token":
                 hook = _remove_token(s.prefix + switch.number)
                 stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
@@ -97,6 +146,12 @@ def _remove_token(token: int) -> Callable:
         return tuple(map(cut, args)), {k: cut(v) for k, v in kwargs.items()}
 
     return hook
+
+
+def _empty(x: Tensor, token: int) -> Tensor:
+    x = x.clone()
+    x[:, token] = 0
+    return x
 
 
 def _silent(out: Tensor, head: int) -> Tensor:

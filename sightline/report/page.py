@@ -54,7 +54,7 @@ class Page:
             note=self.note,
             lead=self.lead(),
             css=Markup((files / "page.css").read_text()),
-            js=Markup((files / "page.js").read_text()),
+            js=Markup("".join((files / name).read_text() for name in ("canvas.js", "page.js"))),
             sections=made,
             scripts=self.scripts,
             **self.summary(),

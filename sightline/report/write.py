@@ -1,6 +1,7 @@
 """`sl.write_report`: write a folder with the page, its figures, its data and a Markdown version."""
 
 import logging
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def write_report(
     with exclusive(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, and written as such
         return _write(found, Path(folder), (title, note), int(megabytes * 1e6))
+
+
+def render_page(results: Given, title: str, *, note: str = "") -> str:
+    """One self-contained HTML file as text: the widgets and the data of results, without verdicts and drawn figures.
+
+    For a look at single images, which decide no claim; in a second, and without a folder of files.
+    """
+    page = Page(title, note, collect(results), [], {})
+    with tempfile.TemporaryDirectory() as folder:
+        for e in page.found.entries:
+            page.downloads[e.name] = e.result.save(Path(folder) / f"{e.name}.npz").read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # as above
+        return page.render()
 
 
 def _write(found: Collection, folder: Path, heading: tuple[str, str], limit: int) -> Path:

@@ -6,7 +6,7 @@ import torch
 
 import sightline as sl
 from sightline.observe.model import evaluation_mode, observe
-from sightline.observe.switches import Switch, switch_off
+from sightline.observe.switches import switch_off
 from tests import peers
 from tests.weights.makers import PEERS
 
@@ -126,7 +126,7 @@ def with_register(model, images):
 
 
 def switched(s, images, text):
-    with evaluation_mode(s), switch_off(s, Switch.parse(text, s)):
+    with evaluation_mode(s), switch_off(s, text):
         return s.model(images)
 
 

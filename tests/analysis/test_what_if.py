@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import sightline as sl
 from sightline.observe.model import evaluation_mode, observe
-from sightline.observe.switches import Switch, switch_off
+from sightline.observe.switches import switch_off
 from tests import peers
 from tests.analysis.test_attention import hf_model, timm_model, torchvision_model
 
@@ -24,7 +24,7 @@ def images():
 
 def without(model, text, images):
     s = observe(model)
-    with evaluation_mode(s), switch_off(s, Switch.parse(text, s)):
+    with evaluation_mode(s), switch_off(s, *(text if isinstance(text, list) else [text])):
         return s.model(images)
 
 
@@ -58,6 +58,48 @@ def test_a_token_switched_off_is_never_seen(vit, images):
     assert not torch.allclose(without(vit, "token 11", images), without(vit, "token 11", other))
 
 
+def test_attention_or_mlp_switched_off_is_a_branch_of_zeros(vit, images):
+    for text, layer in (("attention 1", "attn.out"), ("mlp 1", "mlp.fc2")):
+        built = sl.build("vit-nano4", classes=10, depth=3)
+        built.load_state_dict(vit.state_dict())
+        out = built.blocks[1].get_submodule(layer)
+        with torch.no_grad():
+            out.weight.zero_()
+            out.bias.zero_()
+            torch.testing.assert_close(without(vit, text, images), built(images))
+
+
+def test_a_class_token_switched_off_has_learned_nothing(vit, images):
+    built = sl.build("vit-nano4", classes=10, depth=3)
+    built.load_state_dict(vit.state_dict())
+    place, empty = built.blocks[0], without(vit, "prefix 0", images)
+    place.register_forward_pre_hook(lambda m, args: (torch.cat([0 * args[0][:, :1], args[0][:, 1:]], 1), *args[1:]))
+    with torch.no_grad():
+        torch.testing.assert_close(empty, built(images))
+    assert not torch.allclose(empty, without(vit, [], images))
+
+
+def test_several_at_once(vit, images):
+    """In any order: taking one token out must not shift which the next one is."""
+    both = without(vit, ["token 10", "head 2.1", "token 3"], images)
+    torch.testing.assert_close(both, without(vit, ["token 3", "token 10", "head 2.1"], images))
+    other = images.clone()
+    other[:, :, 4:8, 8:12] = 7.0  # patch 10
+    other[:, :, 0:4, 12:16] = 7.0  # patch 3
+    torch.testing.assert_close(both, without(vit, ["token 3", "token 10", "head 2.1"], other))
+
+
+def test_a_residual_unit_switched_off_adds_nothing(images):
+    cnn = peers.fill(sl.build("bit-nano", classes=10), std=0.1)
+    unit = [p for p in sl.anatomy(cnn) if p.kind == "sum"][1]
+    with sl.record(cnn, unit.path, unit.skip) as tape, switch_off(cnn, "block 1"):
+        off = cnn(images)
+    torch.testing.assert_close(tape[unit.path], tape[unit.skip])
+    assert not torch.allclose(off, cnn(images))
+    found = sl.what_if(cnn, images, "block 1")
+    assert found.off == ("block 1",)
+
+
 @pytest.mark.parametrize("make", [timm_model, hf_model, torchvision_model])
 def test_other_libraries(make, images):
     theirs = peers.fill(make(), std=0.1).eval()
@@ -65,7 +107,7 @@ def test_other_libraries(make, images):
     ours = sl.load(theirs.state_dict() | {}, size=32, heads=adopted.config.heads)
     with torch.no_grad():
         torch.testing.assert_close(ours(images), adopted(images), atol=1e-5, rtol=1e-4)
-    for text in ("block 1", "skip 2", "head 0.2", "token 3"):
+    for text in ("block 1", "skip 2", "head 0.2", "token 3", "attention 1", "mlp 0", "prefix 0"):
         torch.testing.assert_close(without(adopted, text, images), without(ours, text, images), atol=1e-4, rtol=1e-3)
 
 
@@ -89,7 +131,7 @@ def test_nothing_stays_behind(vit, images):
     fused = F.scaled_dot_product_attention
     s = observe(sl.adopt(timm_model(), image=sl.ImageSpec(size=(32, 32))))
     for text in ("block 0", "skip 0", "head 0.0", "token 0"):
-        with pytest.raises(RuntimeError, match="stop"), switch_off(s, Switch.parse(text, s)):
+        with pytest.raises(RuntimeError, match="stop"), switch_off(s, text):
             raise RuntimeError("stop")
     assert F.scaled_dot_product_attention is fused
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in s.model.modules())
@@ -98,12 +140,12 @@ def test_nothing_stays_behind(vit, images):
     assert torch.equal(vit(images), before)
 
 
-@pytest.mark.parametrize("off", ["block", "block 3", "head 0", "head 0.4", "token 64", "everything", "", 3])
+@pytest.mark.parametrize("off", ["block", "block 3", "head 0", "head 0.4", "token 64", "prefix 1", "everything", "", 3])
 def test_errors(vit, images, off):
     with pytest.raises(ValueError, match=r"block 3|has |Nothing"):
         sl.what_if(vit, images, [off] if off else [])
     with pytest.raises(ValueError, match="not a Transformer"):
-        sl.what_if(sl.build("bit-nano"), images, "block 0")
+        sl.what_if(sl.build("bit-nano"), images, "head 0.0")
 
 
 def test_head_subsets():

@@ -137,7 +137,8 @@ def rollout_of(
     if not gradient:
         return rollout((a[:, None] for a in layers), identity=identity), taps.proof
     wanted = logits.argmax(1) if targets is None else targets
-    grads = torch.autograd.grad(logits.gather(1, wanted[:, None]).sum(), layers)
+    # a block whose attention is switched off has no part in the answer: its gradient is zero
+    grads = torch.autograd.grad(logits.gather(1, wanted[:, None]).sum(), layers, materialize_grads=True)
     return gradient_rollout(layers, grads), taps.proof
 
 

@@ -34,6 +34,14 @@ def grad_cam(
     s: ObservedModel, images: Float[Tensor, "b c y x"], targets: Tensor | None, layer: str | None = None
 ) -> Float[Tensor, "b i j"]:
     """Grad-CAM maps of one batch on the layer's own grid, for the predicted or the given classes."""
+    cells, grid = cam_cells(s, images, targets, layer)
+    return cells.unflatten(1, grid)
+
+
+def cam_cells(
+    s: ObservedModel, images: Float[Tensor, "b c y x"], targets: Tensor | None, layer: str | None = None
+) -> tuple[Float[Tensor, "b n"], tuple[int, int]]:
+    """Grad-CAM of every cell that is there, and the layer's grid: fewer cells where patches are switched off."""
     name = cam_layer(s) if layer is None else layer
     with torch.enable_grad(), record(s.model, name) as tape:
         logits = s.model(images.detach().clone().requires_grad_())
@@ -44,4 +52,4 @@ def grad_cam(
     (gradient,) = torch.autograd.grad(logits.gather(1, wanted[:, None]).sum(), value)
     found, slopes = as_tokens(value, s, name), as_tokens(gradient, s, name)
     p = found.prefix
-    return cam(found.tokens[:, p:], slopes.tokens[:, p:]).unflatten(1, found.grid or s.grid).detach()
+    return cam(found.tokens[:, p:], slopes.tokens[:, p:]).detach(), found.grid or s.grid

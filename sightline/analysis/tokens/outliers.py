@@ -18,7 +18,7 @@ from sightline.observe.images import Data, ImageSource, thumbnails
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.registers import hidden_layer
 from sightline.observe.stream import residual_stream, watching
-from sightline.observe.switches import Switch, switch_off
+from sightline.observe.switches import Switch, without
 from sightline.spec import About, Result
 
 TIMES = 3.0  # the median norm of an image's patches; Darcet et al. cut DINOv2-g at 150, where most are near 50
@@ -110,7 +110,7 @@ def outlier_tokens(
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(s))
         if switch:
-            stack.enter_context(switch_off(s, switch))
+            stack.enter_context(without(s, switch))
         taps = stack.enter_context(attention_probs(s, sums.attention))
         stack.enter_context(watching(residual_stream(s), sums.stream))
         for made in images.batches([s], what="outlier tokens"):

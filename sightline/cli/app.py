@@ -1,4 +1,4 @@
-"""`sightline serve`: a model behind a local web address."""
+"""Verbs that put a model behind a local web address: open (look inside it) and serve (classify by HTTP)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,35 @@ import click
 
 import sightline as sl
 from sightline.cli.shell import verb
+
+
+@verb
+@click.argument("model")
+@click.argument("second", required=False)
+@click.option("--images", default="", help="Folder of images to pick from.")
+@click.option("--results", default="", help="Folder of sightline compare: shows the nearest layers by CKA.")
+@click.option("--names", default="", help="What to call the models: A or A,B.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="By default a free one.")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def open_(
+    model: str,
+    second: str | None,
+    images: str,
+    results: str,
+    names: str,
+    port: int,
+    no_browser: bool,
+    as_json: bool,
+) -> None:
+    """Look inside MODEL, or MODEL and SECOND side by side: drop an image, point at patches, switch parts off.
+
+    The page is served to this machine only, at an address that contains a secret. Nothing is written or uploaded.
+
+    Example: sightline open vit.safetensors bit.safetensors --images photos
+    """
+    models = [model] if second is None else [model, second]
+    called = [name.strip() for name in names.split(",")] if names else []
+    sl.open_app(*models, images=images, results=results, names=called, port=port, browser=not no_browser)
 
 
 @verb
