@@ -1,4 +1,4 @@
-"""How results, runs, datasets, verdicts and models show themselves in a notebook: a figure, a table, thumbnails."""
+"""How results, runs, datasets, predictions, verdicts and models show themselves in a notebook: figure, table, images."""
 
 import base64
 import io
@@ -12,7 +12,8 @@ from torch import nn
 
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage
-from sightline.data.images import decode
+from sightline.data.images import decode, read_bytes
+from sightline.evals.prediction import Prediction, Predictions
 from sightline.models.description import describe_model
 from sightline.report.page import STATES, environment
 from sightline.spec import Result, number
@@ -49,12 +50,14 @@ def _(result: Result) -> str:
 @to_html.register
 def _(run: Run) -> str:
     about, curves = run.about, run.curves()
-    state = "finished" if run.finished else "not finished: fit with the same arguments resumes it"
+    done = int(curves.step[-1]) if len(curves.step) else 0
+    state = f"{done:,} of {about['plan']['steps']:,} steps"
     return render(
         title=f"Run {run.folder}",
         figure=png(draw(curves, title=False)) if len(curves.step) else None,
-        lead=f"{about['name']} on {about['data']['name']}, {about['plan']['steps']:,} steps, {state}.",
+        lead=f"{about['name']} on {about['data']['name']}: {state}{', finished' if run.finished else ''}.",
         rows=[(name, number(value)) for name, value in run.summary().items()],
+        note="" if run.finished else "If it was stopped, sl.fit with the same arguments resumes it.",
     )
 
 
@@ -83,6 +86,28 @@ def _(verdict: Verdict) -> str:
 
 
 @to_html.register
+def _(said: Predictions) -> str:
+    shown = said[:THUMBNAILS]
+    hidden = f" The first {len(shown)} of {len(said):,}." if len(said) > len(shown) else ""
+    bad = f" {len(said.bad):,} could not be read: {', '.join(list(said.bad)[:3])}." if said.bad else ""
+    return render(
+        title=f"Predictions for {len(said):,} image{'s' * (len(said) != 1)}",
+        images=[(thumbnail_of(one.image), percentages(one)) for one in shown],
+        lead=f"The most probable of {len(said.classes):,} classes.{hidden}{bad}",
+    )
+
+
+@to_html.register
+def _(said: Prediction) -> str:
+    rows = [(name, f"{p:.1%}") for name, p in zip(said.names, said.probabilities)]
+    return render(title=f"Prediction for {said.image}", images=[(thumbnail_of(said.image), "")], rows=rows)
+
+
+def percentages(said: Prediction) -> str:
+    return ", ".join(f"{name} {p:.0%}" for name, p in list(zip(said.names, said.probabilities))[:3])
+
+
+@to_html.register
 def _(model: nn.Module) -> str:
     description = describe_model(model)
     cost, size = description.cost, " x ".join(map(str, description.cost.size))
@@ -100,7 +125,17 @@ def render(**content: Any) -> str:
         environment()
         .get_template("notebook.html")
         .render(
-            {"figure": None, "images": (), "rows": (), "note": "", "state": "", "folded": False, "many": ROWS} | content
+            {
+                "lead": "",
+                "figure": None,
+                "images": (),
+                "rows": (),
+                "note": "",
+                "state": "",
+                "folded": False,
+                "many": ROWS,
+            }
+            | content
         )
     )
 
@@ -128,6 +163,14 @@ def thumbnail(raw: Any) -> Markup | None:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return address(buffer.getvalue(), "png")
+
+
+def thumbnail_of(path: str) -> Markup | str:
+    """A small image of a file; empty where there is none (images in memory have numbers, not paths)."""
+    try:
+        return thumbnail(read_bytes(path)) or ""
+    except BadImage:
+        return ""
 
 
 def address(data: bytes, kind: str) -> Markup:

@@ -145,7 +145,7 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
     step, best, stale, over = facts["step"], facts["best"], facts["stale"], facts["over"]
     bad: dict[str, str] = {}
     meter, saved = Meter(state.device), time.monotonic()
-    printer = ProgressPrinter(plan.steps, quiet=not processes.first)
+    printer = ProgressPrinter(plan.steps, quiet=not processes.first, run=run)
     for line in plan.describe_speed() if step == 0 else (f"resuming at step {step:,} of {plan.steps:,}",):
         printer.print(line)
     with catch_stop_signals() as stop_signal, printer.show(step), open_log(run, recipe, processes) as log:
