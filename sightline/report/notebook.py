@@ -1,4 +1,4 @@
-"""How results, runs, datasets, predictions, verdicts and models show themselves in a notebook: figure, table, images."""
+"""How results, runs, datasets, predictions, verdicts and models show themselves in a notebook."""
 
 import base64
 import io
