@@ -20,6 +20,7 @@ from sightline.spec import Result, number
 from sightline.studies.verdict import Verdict
 from sightline.training.run.folder import Run
 from sightline.views.drawing import draw
+from sightline.views.style import to_png
 from sightline.views.table import view_of
 
 THUMBNAILS, SIDE = 12, 96  # images of a dataset that are shown, and their side in pixels
@@ -142,9 +143,7 @@ def render(**content: Any) -> str:
 
 def png(figure: Any) -> Markup:
     """A figure as the address of an image."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=90)
-    return address(buffer.getvalue(), "png")
+    return address(to_png(figure), "png")
 
 
 def thumbnail(raw: Any) -> Markup | None:
@@ -155,13 +154,13 @@ def thumbnail(raw: Any) -> Markup | None:
         image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else decode(raw)
     except ValueError:
         return None
-    image = image.convert("RGB")
-    image.thumbnail((SIDE, SIDE))
-    if max(image.size) < SIDE:  # whole pixels, so that small images stay sharp
-        factor = SIDE // max(image.size)
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    image, buffer = image.convert("RGB"), io.BytesIO()
+    if max(image.size) > SIDE:
+        image.thumbnail((SIDE, SIDE))
+        image.save(buffer, "JPEG", quality=85)
+        return address(buffer.getvalue(), "jpeg")
+    factor = SIDE // max(image.size)  # whole pixels, so that small images stay sharp
+    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
     return address(buffer.getvalue(), "png")
 
 

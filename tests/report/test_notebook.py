@@ -38,7 +38,9 @@ def test_a_run_shows_its_curves(run):
     html = run._repr_html_()
     assert len(images(html)) == 1
     assert "2 steps, finished" in html
-    assert sl.draw(run).axes
+    figure = sl.draw(run)
+    assert figure.axes
+    assert figure._repr_png_().startswith(b"\x89PNG")  # shown by a notebook that never imported pyplot
 
 
 class Handle:
