@@ -39,10 +39,12 @@ def run_server(name: str) -> None:
     sl.app.serve(sl.build(name), port=PORT, name=name, limits=limits)
 
 
-async def load(bodies: list[bytes], clients: int, seconds: float) -> list[float]:
-    """Waiting times of all requests, sent by so many clients at once."""
+async def load(bodies: list[bytes], clients: int, seconds: float) -> tuple[float, list[float]]:
+    """Requests per second and the waiting time of each, sent by so many clients at once until time is up; the last
+    answers are waited for and their time counts."""
     waits: list[float] = []
-    end = time.perf_counter() + seconds
+    start = time.perf_counter()
+    end = start + seconds
 
     async def client(number: int, session: httpx.AsyncClient) -> None:
         at = number
@@ -55,7 +57,7 @@ async def load(bodies: list[bytes], clients: int, seconds: float) -> list[float]
 
     async with httpx.AsyncClient(timeout=60) as session:
         await asyncio.gather(*(client(i, session) for i in range(clients)))
-    return waits
+    return len(waits) / (time.perf_counter() - start), waits
 
 
 def bare(model: object, bodies: list[bytes], seconds: float) -> float:
@@ -89,9 +91,9 @@ def main(name: str, seconds: float) -> None:
     ]
     server.terminate()
     for clients in CLIENTS:
-        speeds = [len(waits[clients]) / seconds for _, waits in rounds]
+        speeds = [loads[clients][0] for _, loads in rounds]
         ratios = [speed / loop for speed, (loop, _) in zip(speeds, rounds)]
-        waits = sorted(w for _, all_waits in rounds for w in all_waits[clients])
+        waits = sorted(w for _, loads in rounds for w in loads[clients][1])
         rows[f"{clients} clients"] = {
             "requests per second": statistics.median(speeds),
             "times the bare loop": statistics.median(ratios),

@@ -1,10 +1,10 @@
-"""Progress on stderr: a bar on a terminal, an occasional plain line in a log."""
+"""Progress on stderr: a bar on a terminal, an occasional plain line in a log; and whether this is a notebook."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -93,3 +93,10 @@ def byte_progress(label: str, *, total: int | None, completed: int = 0) -> Itera
 def status(label: str) -> AbstractContextManager[object]:
     """A spinner for work whose length is unknown."""
     return Console(stderr=True).status(Text(escape_controls(label)))  # not markup
+
+
+def notebook_display() -> Callable[..., Any] | None:
+    """IPython's `display` in a notebook, whose shell has a kernel; None on a terminal, in a script, without IPython."""
+    interactive = sys.modules.get("IPython")  # a notebook has imported it
+    shell = interactive.get_ipython() if interactive is not None else None
+    return None if getattr(shell, "kernel", None) is None else interactive.display.display  # type: ignore[union-attr]

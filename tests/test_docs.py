@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 GUIDE = [p for p in PAGES if p.name not in ("log.md", "CHANGELOG.md")]  # these two tell of what was
 GENERATED = "reference/"  # pages that docs/tools/reference.py writes when the site is built
+NOTEBOOKS = "tutorials/"  # and docs/tools/tutorials.py
 # numbers of a list that no reader has; R26, R50, R101 and R152 are ResNets
 PRIVATE_NUMBER = re.compile(r"\b(?:[RE](?!(?:26|50|101|152)\b)\d{1,3}|issue \d+)\b")
 
@@ -32,7 +33,7 @@ def anchors(path: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]+))?\)", page.read_text()):
-        if target.startswith(GENERATED):
+        if target.startswith((GENERATED, NOTEBOOKS)):
             continue
         place = (page.parent / target).resolve() if target else page
         assert place.exists(), f"{page.name}: {target}"
@@ -48,7 +49,8 @@ def test_no_private_numbers(page):
 
 def test_the_site_has_every_page_and_one_of_the_reference_per_room():
     pages = re.findall(r"^ *- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
-    written = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+    notebooks = {p.with_suffix(".md") for p in (ROOT / "docs").rglob("*.ipynb")}  # shown by docs/tools/tutorials.py
+    written = {str(p.relative_to(ROOT / "docs")) for p in {*(ROOT / "docs").rglob("*.md"), *notebooks}}
     rooms = {p.parent.name for p in (ROOT / "sightline").glob("*/__init__.pyi")}
     assert set(pages) == written | {f"{GENERATED}{name}.md" for name in rooms | {"index", "spec"}}
 

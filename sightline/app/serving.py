@@ -23,6 +23,7 @@ from sightline.evals.accuracy import check_classifier
 from sightline.evals.prediction import predict
 
 LOCAL = "127.0.0.1"
+EVERY_ADDRESS = ("0.0.0.0", "::")  # of this machine: clients call it by a name that we cannot know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +141,12 @@ def create_server(
         with suppress(asyncio.CancelledError):
             await task
 
+    known = ["*"] if host in EVERY_ADDRESS else ["localhost", LOCAL, "[::1]", host]
     return Starlette(
         routes=[Route("/predict", answer, methods=["POST"]), Route("/health", health)],
         lifespan=lifespan,
         # a page of another site that resolves its name to this machine must not get answers
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", LOCAL, "[::1]", host])],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=known)],
         exception_handlers={HTTPException: complain},
     )
 
@@ -157,6 +159,8 @@ async def complain(request: Request, error: Exception) -> Response:
 
 async def read_body(request: Request, limits: Limits) -> bytes:
     """The upload, never more than allowed in memory."""
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise HTTPException(415, "This is a form: POST the bytes of the image alone (curl --data-binary @image.jpg).")
     most = int(limits.megabytes * 1e6)
     parts, size = [], 0
     async for part in request.stream():

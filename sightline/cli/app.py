@@ -59,4 +59,5 @@ def serve(model: str, host: str, port: int, top: int, megabytes: float, rate: fl
     limits = sl.app.Limits(megabytes=megabytes, rate=rate, batch=batch)
     address = f"http://{host}:{port}"
     click.echo(f"Serving {model} at {address}. Try: curl --data-binary @image.jpg {address}/predict", err=True)
-    sl.app.serve(trained, host=host, port=port, name=model, top=top, limits=limits)
+    (name,) = sl.observe.model_names([model])  # not the path, which is nobody's business
+    sl.app.serve(trained, host=host, port=port, name=name, top=top, limits=limits)

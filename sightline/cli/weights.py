@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -32,6 +33,9 @@ from sightline.cli.shell import show, tell, verb
 )
 @click.option("--classes", type=int, help="Replace the head by a new zero-initialized one with this many classes.")
 @click.option("--lenient", is_flag=True, help="Ignore unknown keys instead of refusing the file.")
+@click.option("--results", multiple=True, help="hf: folder of results whose verdicts go into the model card.")
+@click.option("--push", metavar="USER/NAME", help="hf: also upload the folder to the Hugging Face Hub.")
+@click.option("--public", is_flag=True, help="With --push: a new repository is visible to everybody.")
 def convert(
     source: str,
     out: str,
@@ -43,19 +47,34 @@ def convert(
     method: str,
     classes: int | None,
     lenient: bool,
+    results: tuple[str, ...],
+    push: str | None,
+    public: bool,
     as_json: bool,
 ) -> None:
     """Convert weights SOURCE (a file, a folder or a published name) to another format, and write them to OUT.
 
+    \b
     Example: sightline convert vit-b16.augreg-i21k vit.safetensors --to timm
+             sightline convert runs/pets pets-hf --to hf --results looks/pets
+
+    hf with an OUT without suffix writes a folder for transformers with a model card; --push uploads it.
     """
+    if (results or push) and (not to.startswith("hf") or Path(out).suffix):
+        raise ValueError("--results and --push are for a Hugging Face folder: --to hf, and OUT without a suffix.")
     options: dict[str, Any] = {"method": method, "strict": not lenient}
+    if results:
+        from sightline.report.collect import collect  # slow to import, and seldom needed
+
+        options["verdicts"] = sl.verdicts(e.result for e in collect(results).entries)
     options |= {k: v for k, v in {"heads": heads, "size": size, "classes": classes}.items() if v is not None}
     with silence("sightline.weights"):  # the report below repeats them
         report = sl.convert(source, out, to=to, verify=not no_verify, **options)
     about: dict[str, Any] = {"source": report.source, "format": report.format, "written": out, "as": to}
     about |= {fate: report.count(fate) for fate in ("taken", "resized", "new", "left")}
     about["verified"] = report.verified
+    if push:
+        about["uploaded"] = sl.weights.push(out, push, private=not public)
     if as_json:
         keys = {"keys": report.rows()} if full else {}
         show({**about, "warnings": list(report.warnings), **keys}, True)

@@ -22,7 +22,7 @@ from sightline.evals.accuracy import check_classifier
 from sightline.observe.model import evaluation_mode, place
 from sightline.observe.source import open_model
 from sightline.progress import progress
-from sightline.spec import ImageSpec
+from sightline.spec import Displayable, ImageSpec
 from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
 
@@ -40,7 +40,7 @@ class TopClasses(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class Prediction(Displayable):
     """The prediction for one image: its most probable classes, the best first.
 
     >>> p = sl.evals.Prediction(image="a.jpg", names=("cat", "dog"), indices=(1, 0), probabilities=(0.9, 0.1))
@@ -65,7 +65,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Predictions(Sequence[Prediction]):
+class Predictions(Sequence[Prediction], Displayable):
     """The predictions for images, one `Prediction` each, in order; images that could not be read are in `bad`.
 
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""How results, runs, datasets, verdicts and models show themselves in a notebook: a figure, a table, thumbnails."""
+"""How results, runs, datasets, predictions, verdicts and models show themselves in a notebook."""
 
 import base64
 import io
@@ -12,13 +12,15 @@ from torch import nn
 
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage
-from sightline.data.images import decode
+from sightline.data.images import decode, read_bytes
+from sightline.evals.prediction import Prediction, Predictions
 from sightline.models.description import describe_model
 from sightline.report.page import STATES, environment
 from sightline.spec import Result, number
 from sightline.studies.verdict import Verdict
 from sightline.training.run.folder import Run
 from sightline.views.drawing import draw
+from sightline.views.style import to_png
 from sightline.views.table import view_of
 
 THUMBNAILS, SIDE = 12, 96  # images of a dataset that are shown, and their side in pixels
@@ -49,12 +51,14 @@ def _(result: Result) -> str:
 @to_html.register
 def _(run: Run) -> str:
     about, curves = run.about, run.curves()
-    state = "finished" if run.finished else "not finished: fit with the same arguments resumes it"
+    done = int(curves.step[-1]) if len(curves.step) else 0
+    state = f"{done:,} of {about['plan']['steps']:,} steps"
     return render(
         title=f"Run {run.folder}",
         figure=png(draw(curves, title=False)) if len(curves.step) else None,
-        lead=f"{about['name']} on {about['data']['name']}, {about['plan']['steps']:,} steps, {state}.",
+        lead=f"{about['name']} on {about['data']['name']}: {state}{', finished' if run.finished else ''}.",
         rows=[(name, number(value)) for name, value in run.summary().items()],
+        note="" if run.finished else "If it was stopped, sl.fit with the same arguments resumes it.",
     )
 
 
@@ -83,6 +87,28 @@ def _(verdict: Verdict) -> str:
 
 
 @to_html.register
+def _(said: Predictions) -> str:
+    shown = said[:THUMBNAILS]
+    hidden = f" The first {len(shown)} of {len(said):,}." if len(said) > len(shown) else ""
+    bad = f" {len(said.bad):,} could not be read: {', '.join(list(said.bad)[:3])}." if said.bad else ""
+    return render(
+        title=f"Predictions for {len(said):,} image{'s' * (len(said) != 1)}",
+        images=[(thumbnail_of(one.image), percentages(one)) for one in shown],
+        lead=f"The most probable of {len(said.classes):,} classes.{hidden}{bad}",
+    )
+
+
+@to_html.register
+def _(said: Prediction) -> str:
+    rows = [(name, f"{p:.1%}") for name, p in zip(said.names, said.probabilities)]
+    return render(title=f"Prediction for {said.image}", images=[(thumbnail_of(said.image), "")], rows=rows)
+
+
+def percentages(said: Prediction) -> str:
+    return ", ".join(f"{name} {p:.0%}" for name, p in list(zip(said.names, said.probabilities))[:3])
+
+
+@to_html.register
 def _(model: nn.Module) -> str:
     description = describe_model(model)
     cost, size = description.cost, " x ".join(map(str, description.cost.size))
@@ -100,16 +126,24 @@ def render(**content: Any) -> str:
         environment()
         .get_template("notebook.html")
         .render(
-            {"figure": None, "images": (), "rows": (), "note": "", "state": "", "folded": False, "many": ROWS} | content
+            {
+                "lead": "",
+                "figure": None,
+                "images": (),
+                "rows": (),
+                "note": "",
+                "state": "",
+                "folded": False,
+                "many": ROWS,
+            }
+            | content
         )
     )
 
 
 def png(figure: Any) -> Markup:
     """A figure as the address of an image."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=90)
-    return address(buffer.getvalue(), "png")
+    return address(to_png(figure), "png")
 
 
 def thumbnail(raw: Any) -> Markup | None:
@@ -120,14 +154,22 @@ def thumbnail(raw: Any) -> Markup | None:
         image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else decode(raw)
     except ValueError:
         return None
-    image = image.convert("RGB")
-    image.thumbnail((SIDE, SIDE))
-    if max(image.size) < SIDE:  # whole pixels, so that small images stay sharp
-        factor = SIDE // max(image.size)
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    image, buffer = image.convert("RGB"), io.BytesIO()
+    if max(image.size) > SIDE:
+        image.thumbnail((SIDE, SIDE))
+        image.save(buffer, "JPEG", quality=85)
+        return address(buffer.getvalue(), "jpeg")
+    factor = SIDE // max(image.size)  # whole pixels, so that small images stay sharp
+    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
     return address(buffer.getvalue(), "png")
+
+
+def thumbnail_of(path: str) -> Markup | str:
+    """A small image of a file; empty where there is none (images in memory have numbers, not paths)."""
+    try:
+        return thumbnail(read_bytes(path)) or ""
+    except BadImage:
+        return ""
 
 
 def address(data: bytes, kind: str) -> Markup:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from sightline.training.recipe import Recipe
 from sightline.training.run.checkpoint import read_facts
 from sightline.training.run.folder import BEST, LAST, Run
 from sightline.training.run.identity import environment, fingerprint, identity
+from sightline.training.run.trackers import open_tracker
 from sightline.training.system import catch_stop_signals
 from sightline.training.train_state import TrainState, overwrite_model
 from sightline.training.validation import validate
@@ -130,7 +131,7 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
     step, best, stale, over = facts["step"], facts["best"], facts["stale"], facts["over"]
     bad: dict[str, str] = {}
     meter, saved = Meter(state.device), time.monotonic()
-    printer = ProgressPrinter(plan.steps, quiet=not processes.first)
+    printer = ProgressPrinter(plan.steps, quiet=not processes.first, run=run)
     for line in plan.describe_speed() if step == 0 else (f"resuming at step {step:,} of {plan.steps:,}",):
         printer.print(line)
     with catch_stop_signals() as stop_signal, printer.show(step), open_log(run, recipe, processes) as log:
@@ -313,24 +314,14 @@ def finish(run: Run, state: TrainState, *, step: int, best: dict[str, Any] | Non
 
 @contextmanager
 def open_log(run: Run, recipe: Recipe, processes: ProcessGroup) -> Iterator[Callable[[int, dict[str, Any]], None]]:
-    """A function that logs a row to log.jsonl, and to TensorBoard if the recipe asks for it; first rank only."""
-    writer = None
-    if recipe.tensorboard and processes.first:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError("tensorboard=true needs a package: pip install 'sightline[tensorboard]'.") from None
-        writer = SummaryWriter(str(run.path / "tensorboard"))
+    """A function that logs a row to log.jsonl, and to the trackers that the recipe names; first rank only."""
+    with ExitStack() as stack:
+        trackers = [stack.enter_context(open_tracker(t, run)) for t in recipe.trackers] if processes.first else []
 
-    def log(step: int, row: dict[str, Any]) -> None:
-        if processes.first:
-            run.log({"step": step, **row})
-        if writer is not None:
-            for name, value in row.items():
-                writer.add_scalar(name, float(value), step)
+        def log(step: int, row: dict[str, Any]) -> None:
+            if processes.first:
+                run.log({"step": step, **row})
+            for send in trackers:
+                send(step, row)
 
-    try:
         yield log
-    finally:
-        if writer is not None:
-            writer.close()

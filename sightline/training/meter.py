@@ -1,21 +1,22 @@
 """What a run shows while it trains: the numbers of each log line, and how far it is."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sightline.progress import ProgressBar
-from sightline.spec import number
+from sightline.progress import ProgressBar, notebook_display
+from sightline.spec import Displayable, number
 from sightline.training import system
 from sightline.training.parallel import ProcessGroup
 from sightline.training.train_state import StepResult
 
 SHOWN, HIDDEN = ("lr",), ("norm/gradient", "norm/parameter", "norm/update")
 SECONDS = 5  # between two lines in a log, at least
+DRAWING = 0.05  # of the time at most goes into the live curves of a notebook
 
 
 class Meter:
@@ -70,11 +71,13 @@ def peak_memory(device: torch.device) -> float:
 
 
 class ProgressPrinter:
-    """Shows how far a run is: a bar on a terminal, a line now and then in a log, nothing from the other ranks."""
+    """Shows how far a run is: a bar on a terminal, live curves in a notebook, a line now and then in a log, nothing
+    from the other ranks."""
 
-    def __init__(self, total: int, *, quiet: bool):
+    def __init__(self, total: int, *, quiet: bool, run: Displayable | None = None):
         self.quiet, self.total, self.printed = quiet, total, 0.0
         self.bar = ProgressBar("training", total=total, transient=False)
+        self.curves = None if quiet or run is None else LiveCurves.in_notebook(run)
 
     @contextmanager
     def show(self, step: int) -> Iterator["ProgressPrinter"]:
@@ -84,6 +87,8 @@ class ProgressPrinter:
             yield self
         finally:
             self.bar.stop()
+            if self.curves is not None:
+                self.curves.update(last=True)
 
     def update(self, step: int) -> None:
         self.bar.update(step)
@@ -91,6 +96,9 @@ class ProgressPrinter:
     def print_row(self, step: int, row: Mapping[str, Any]) -> None:
         """The numbers of a step; in a log not more often than every five seconds, except for evaluations."""
         if self.quiet:
+            return
+        if self.curves is not None:
+            self.curves.update()
             return
         short = "  ".join(
             f"{k} {number(float(v))}" for k, v in row.items() if k in SHOWN or ("/" in k and k not in HIDDEN)
@@ -104,3 +112,30 @@ class ProgressPrinter:
     def print(self, text: str) -> None:
         if not self.quiet:
             self.bar.print(text)
+
+
+class LiveCurves:
+    """The curves of a run below a notebook's cell, drawn again as the log grows."""
+
+    def __init__(self, run: Displayable, display: Callable[..., Any]):
+        self.run, self.display = run, display
+        self.handle: Any = None
+        self.next = 0.0
+
+    @classmethod
+    def in_notebook(cls, run: Displayable) -> "LiveCurves | None":
+        """None outside of a notebook."""
+        display = notebook_display()
+        return None if display is None else cls(run, display)
+
+    def update(self, *, last: bool = False) -> None:
+        """Draw, unless that was done a moment ago; the last state is always drawn."""
+        begun = time.monotonic()
+        if begun < self.next and not last:
+            return
+        if self.handle is None:
+            self.handle = self.display(self.run, display_id=True)
+        else:
+            self.handle.update(self.run)
+        now = time.monotonic()
+        self.next = now + (now - begun) / DRAWING

@@ -85,14 +85,15 @@ class Recipe:
     compile: bool = False
     patience: int | None = None  # evaluations without improvement before training stops
     repeat: bool = False  # allow a batch larger than the training data: it then contains images several times
-    tensorboard: bool = False  # also write event files; needs the package tensorboard
+    tensorboard: bool = False  # the same as track="tensorboard", and possible beside another tracker
+    track: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = None  # also send the log to a tracker
     log_every: int = 50
     eval_every: int | None = None  # None: ten times per run
     save_every: int | None = None  # None: ten times per run, and every ten minutes
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(Recipe).items():
-            if typing.get_origin(hint) is Literal and getattr(self, name) not in (choices := typing.get_args(hint)):
+            if getattr(self, name) not in (choices := _choices(hint) or (getattr(self, name),)):
                 _refuse(f"{name}={getattr(self, name)!r}", f"expected one of {', '.join(map(str, choices))}")
         if (self.steps is None) == (self.epochs is None):
             _refuse(f"steps={self.steps}, epochs={self.epochs}", "give exactly one of them")
@@ -130,6 +131,11 @@ class Recipe:
                 "the last size must be the size of the run, and start before its end",
             )
 
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The names of the trackers that get the log."""
+        return tuple(dict.fromkeys(filter(None, ("tensorboard" if self.tensorboard else None, self.track))))
+
     def total_steps(self, images: int) -> int:
         """Optimizer steps of a run on this many training images."""
         if self.steps is not None:
@@ -162,6 +168,13 @@ class Recipe:
         0.2
         """
         return apply_settings(self, settings)
+
+
+def _choices(hint: typing.Any) -> tuple[typing.Any, ...]:
+    """The values that a literal type allows, and None where it is optional; empty for other types."""
+    literals = [t for t in (hint, *typing.get_args(hint)) if typing.get_origin(t) is Literal]
+    optional = (None,) if type(None) in typing.get_args(hint) else ()
+    return (*(v for t in literals for v in typing.get_args(t)), *optional) if literals else ()
 
 
 def _refuse(given: str, expected: str) -> typing.NoReturn:

@@ -3,6 +3,8 @@
 matplotlib is imported here, inside functions, so that `import sightline` does not pay for it.
 """
 
+import functools
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -59,13 +61,22 @@ def figure_style() -> Iterator[None]:
 
 
 def new_figure(size: tuple[float, float]) -> Any:
-    """A figure without a window; the size is in inches."""
+    """A figure without a window, which a notebook shows whether or not pyplot was imported; the size is in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
+    figure: Any = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
+    figure._repr_png_ = functools.partial(to_png, figure)
     return figure
+
+
+def to_png(figure: Any, *, dpi: int = 90) -> bytes:
+    """The bytes of a figure as PNG."""
+    buffer = io.BytesIO()
+    with figure_style():
+        figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
 
 
 def colors(name: str = SIMILARITY) -> NDArray[np.uint8]:

@@ -1,5 +1,6 @@
 from .exporting import Export as Export
 from .exporting import export as export
+from .hub import push as push
 from .loading import load as load
 from .published import Weights as Weights
 from .published import add_weights as add_weights

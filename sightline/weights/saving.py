@@ -15,6 +15,7 @@ from sightline.models.bit import BiT, BiTConfig
 from sightline.models.construct import Model
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import ImageSpec
+from sightline.weights.card import Judged, model_card
 from sightline.weights.containers.files import SEVERAL_LABELS
 from sightline.weights.containers.header import Header, to_text
 from sightline.weights.containers.npz import write_npz
@@ -30,12 +31,19 @@ TORCH = (".pth", ".pt", ".bin")
 
 
 def save(
-    model: Model, path: str | Path, *, to: str = "sightline", classes: Sequence[str] | None = None, probes: bool = True
+    model: Model,
+    path: str | Path,
+    *,
+    to: str = "sightline",
+    classes: Sequence[str] | None = None,
+    probes: bool = True,
+    verdicts: Sequence[Judged] = (),
 ) -> Path:
     """Write a model's weights atomically, with configuration, preprocessing, class names and probe outputs inside.
 
     `to` is sightline, npz, timm, hf, hf-v5, torchvision or bit-pytorch; if the format cannot represent the model, the
-    error says why. hf with a path without suffix writes a folder that transformers' `from_pretrained` reads.
+    error says why. hf with a path without suffix writes a folder that transformers' `from_pretrained` reads, with a
+    model card (README.md): data, recipe and accuracy if the model was loaded from a run folder, and `verdicts`.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -63,6 +71,8 @@ def save(
         config=model.config, image=model.image, classes=names, probes=outputs, layout=layout, probability=probability
     )
     _write(path, tensors, head, to)
+    if _is_folder(path, to):
+        _write_text(path / "README.md", model_card(model, name=path.name, classes=names or (), verdicts=verdicts))
     return path
 
 
@@ -78,7 +88,7 @@ def _write(path: Path, tensors: dict[str, Tensor], head: Header, to: str) -> Non
     suffix = path.suffix.lower()
     if to == "npz" and suffix != ".npz":
         raise WeightsError(f"Google's format is written to an .npz file; got {path.name!r}.")
-    if to in ("hf", "hf-v5") and suffix == "":
+    if _is_folder(path, to):
         _write_folder(path, tensors, head)
     elif suffix == ".npz" and to != "sightline":
         write_npz(path, tensors, _zip_comment(head))
@@ -89,6 +99,15 @@ def _write(path: Path, tensors: dict[str, Tensor], head: Header, to: str) -> Non
     else:
         choices = ".safetensors" if to == "sightline" else ".safetensors, .pth, .pt, .bin or .npz"
         raise WeightsError(f"{to} weights are written to a {choices} file; got {path.name!r}.")
+
+
+def _is_folder(path: Path, to: str) -> bool:
+    return to in ("hf", "hf-v5") and path.suffix == ""
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _zip_comment(head: Header) -> str:
@@ -103,8 +122,7 @@ def _write_folder(path: Path, tensors: dict[str, Tensor], head: Header) -> None:
     """Write weights, configuration and preprocessing in the folder layout of transformers."""
     write_safetensors(path / "model.safetensors", tensors, {"sightline": to_text(head)})
     for name, held in {"config.json": _hf_config(head), "preprocessor_config.json": _hf_images(head.image)}.items():
-        with atomic(path / name) as partial:
-            partial.write_text(json.dumps(held, indent=1))
+        _write_text(path / name, json.dumps(held, indent=1))
 
 
 def _hf_config(head: Header) -> dict[str, Any]:
@@ -172,11 +190,18 @@ def _hf_images(image: ImageSpec) -> dict[str, Any]:
 
 
 def convert(
-    source: str | Path, out: str | Path, *, to: str = "sightline", verify: bool = True, **options: Any
+    source: str | Path,
+    out: str | Path,
+    *,
+    to: str = "sightline",
+    verify: bool = True,
+    verdicts: Sequence[Judged] = (),
+    **options: Any,
 ) -> Report:
     """Read weights in any format, write them in another, and report what happened to every key.
 
-    Other keyword arguments go to `sl.load`: `heads=`, `size=`, `classes=` ...
+    `verdicts` go into the model card of a Hugging Face folder. Other keyword arguments go
+    to `sl.load`: `heads=`, `size=`, `classes=` ...
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -185,7 +210,7 @@ def convert(
     80
     """
     model: nn.Module = load(source, verify=verify, **options)
-    save(model, out, to=to, probes=verify)  # type: ignore[arg-type]
+    save(model, out, to=to, probes=verify, verdicts=verdicts)  # type: ignore[arg-type]
     report: Report = model.loaded  # type: ignore[assignment]
     if to == "sightline" or (to.startswith("hf") and not Path(out).suffix):  # config.json states these settings
         return report

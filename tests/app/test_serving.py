@@ -79,6 +79,10 @@ def test_health_methods_and_hosts(model):
     assert ask(model, [b""], method="GET")[0].status_code == 405
     assert ask(model, [jpeg()], path="/else")[0].status_code == 404
     assert ask(model, [jpeg()], headers={"host": "evil.example"})[0].status_code == 400
+    assert ask(model, [jpeg()], headers={"host": "box.lan:8000"}, host="0.0.0.0")[0].status_code == 200
+    (form,) = ask(model, [jpeg()], headers={"content-type": "multipart/form-data; boundary=x"})
+    assert form.status_code == 415
+    assert "--data-binary" in form.json()["error"]
 
 
 def test_a_broken_model_answers_and_the_server_stays():

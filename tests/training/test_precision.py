@@ -1,13 +1,10 @@
-"""bfloat16, torch.compile and TensorBoard: what a recipe may ask of the machine."""
+"""bfloat16 and torch.compile: what a recipe may ask of the machine."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-
-import sightline as sl
-from tests.training.tiny import data, losses, model, recipe
 
 BFLOAT = """
 import sys
@@ -70,29 +67,3 @@ def test_compiled_training_is_the_same_and_leaves_the_model_plain(tmp_path):
     env = {**os.environ, "CXX": sys.executable}  # the backend that only traces needs no compiler
     run = subprocess.run([sys.executable, "-c", COMPILED, str(tmp_path)], capture_output=True, text=True, env=env)
     assert run.stdout.strip() == "the same", run.stderr[-2000:]
-
-
-def test_tensorboard_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match=r"pip install 'sightline\[tensorboard\]'"):
-        sl.fit(model(), data()[0], recipe(tensorboard=True), out=tmp_path / "run")
-
-
-def test_tensorboard_gets_the_rows(tmp_path, monkeypatch):
-    found, closed = [], []
-
-    class Writer:
-        def __init__(self, folder):
-            assert folder == str(tmp_path / "run/tensorboard")
-
-        def add_scalar(self, name, value, step):
-            found.append((name, value, step))
-
-        def close(self):
-            closed.append(True)
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", type("", (), {"SummaryWriter": Writer}))
-    run = sl.fit(model(), data()[0], recipe(steps=2, tensorboard=True), out=tmp_path / "run")
-    assert [v for n, v, _ in found if n == "train/loss"] == pytest.approx(losses(run), rel=1e-6)
-    assert [s for n, _, s in found if n == "lr"] == [1, 2]
-    assert closed == [True]

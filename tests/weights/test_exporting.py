@@ -67,12 +67,13 @@ def test_adopted_models_are_exported_as_well(tmp_path):
     assert sl.weights.export(adopted, tmp_path / "net.pt2", to="torch").difference < 1e-4
 
 
-def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch):
+@pytest.mark.parametrize("factor", [1 + 1e-3, float("nan")])
+def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch, factor):
     wrong = exporting.WRITERS["torch"]
 
     def write(program, path, meta):
         run = wrong(program, path, meta)
-        return lambda images: run(images) * (1 + 1e-3)
+        return lambda images: run(images) * factor
 
     monkeypatch.setitem(exporting.WRITERS, "torch", write)
     with pytest.raises(ValueError, match=r"torch computes something else.*was not written"):

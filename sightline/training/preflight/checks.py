@@ -17,6 +17,7 @@ from sightline.training.parallel import ProcessGroup
 from sightline.training.preflight.overlap import count_overlap
 from sightline.training.preflight.plan import Plan, make_plan
 from sightline.training.recipe import Recipe
+from sightline.training.run.trackers import check_tracker
 
 
 def check_run(
@@ -44,6 +45,8 @@ def check_run(
         if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], int) and one[0] > 0):
             raise ValueError(f"evals are pairs (every so many steps, function of the model); got {one!r}.")
     check_normalization(model)
+    for name in recipe.trackers:
+        check_tracker(name)
     if recipe.compile and next(model.parameters()).device.type == "cpu":
         check_compiler()
     for _, size in recipe.sizes:

@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "log_every",
     "save_every",
     "tensorboard",
+    "track",
     "micro",
     "name",
 )  # recipe fields that may differ when a run is resumed

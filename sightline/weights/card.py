@@ -1,0 +1,149 @@
+"""The model card of a Hugging Face folder: what the model is, its data and recipe, its accuracy, and verdicts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sightline import fingerprints
+from sightline.models.construct import Model
+from sightline.models.description import describe_model
+from sightline.spec import Result, number
+from sightline.untrusted import escape_controls, read_json
+
+FRONT = """---
+library_name: transformers
+pipeline_tag: {task}
+tags:
+- vision
+- sightline
+---
+"""
+USE = """```python
+from transformers import pipeline
+
+classify = pipeline("image-classification", model="this folder or repository")
+classify("photo.jpg")
+```
+"""
+UNKNOWN = "Not recorded: these weights are not those of a run folder."
+MANY = 20  # class names that are listed
+
+
+class Judged(Protocol):
+    """A verdict on a claim, as `sl.verdicts` gives them."""
+
+    claim: str
+    source: str
+    statement: str
+    models: tuple[str, ...]
+
+    @property
+    def state(self) -> str: ...
+
+
+def model_card(model: Model, *, name: str, classes: Sequence[str] = (), verdicts: Iterable[Judged] = ()) -> str:
+    """The card as Markdown. Data, recipe and accuracy come from the run folder whose result these weights are.
+
+    >>> from sightline.weights.card import model_card
+    >>> model_card(sl.build("vit-nano4", classes=2), name="mine").splitlines()[7]
+    '# mine'
+    """
+    run = find_run(model)
+    about = _record(run)
+    task = "image-classification" if model.config.classes else "image-feature-extraction"
+    parts = [
+        FRONT.format(task=task) + f"# {escape_controls(name)}\n",
+        _table(_model(model, classes)),
+        *(["## Use\n", USE] if model.config.classes else []),
+        "## Training data\n",
+        _table(_data(about)) if about else UNKNOWN + "\n",
+        "## Recipe\n",
+        _table(_recipe(about)) if about else UNKNOWN + "\n",
+        "## Accuracy\n",
+        _table(rows) if run and (rows := _accuracy(run, about)) else "Not measured.\n",
+        "## Verdicts\n",
+        _verdicts(list(verdicts)),
+    ]
+    return "\n".join(parts)
+
+
+def find_run(model: Model) -> Path | None:
+    """The run folder that the model was loaded from, if its weights are still those of the run."""
+    loaded: Any = getattr(model, "loaded", None)
+    if loaded is None:
+        return None
+    source = Path(loaded.source)
+    folder = next((p for p in (source, source.parent) if (p / "run.json").is_file()), None)
+    ended = _record(folder).get("ended")
+    weights = ended.get("weights") if isinstance(ended, Mapping) else None
+    return folder if weights is not None and weights == fingerprints.of_tensors(model.state_dict()) else None
+
+
+def _record(run: Path | None) -> Mapping[str, Any]:
+    if run is None:
+        return {}
+    held = read_json(run / "run.json")
+    return held if isinstance(held, Mapping) else {}
+
+
+def _model(model: Model, names: Sequence[str]) -> dict[str, str]:
+    description, image = describe_model(model), model.image
+    rest = f" and {len(names) - MANY:,} more" if len(names) > MANY else ""
+    listed = f": {', '.join(names[:MANY])}{rest}" if names else ""
+    return {
+        "architecture": description.family,
+        "parameters": f"{description.cost.parameters:,}",
+        "compute per image": f"{number(description.cost.gmacs, 3)} GMAC",
+        "image": f"{image.size[0]} x {image.size[1]} pixels, {image.fit}, {image.interpolation}",
+        "mean, std": f"{image.mean}, {image.std}",
+        "classes": f"{model.config.classes:,}{listed}",
+    }
+
+
+def _data(about: Mapping[str, Any]) -> dict[str, Any]:
+    data = about.get("data")
+    return {k: v for k, v in data.items() if v is not None} if isinstance(data, Mapping) else {}
+
+
+def _recipe(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the run that are not empty, and its command."""
+    identity = about.get("identity")
+    recipe = identity.get("recipe", {}) if isinstance(identity, Mapping) else {}
+    plan = about.get("plan")
+    steps = {"steps": plan.get("steps")} if isinstance(plan, Mapping) else {}
+    kept = {k: v for k, v in recipe.items() if v not in (None, "", [], False) and k != "augment"}
+    augment = {k: v for k, v in recipe.get("augment", {}).items() if v not in (None, "", [], False, 0)}
+    return {**kept, **steps, "augmentation": ", ".join(f"{k}={v}" for k, v in augment.items()) or "none"}
+
+
+def _accuracy(run: Path, about: Mapping[str, Any]) -> dict[str, str]:
+    """The best validation score of the run, and its test results, where there are any."""
+    rows = {}
+    best = (about.get("ended") or {}).get("best")
+    if isinstance(best, Mapping) and isinstance(best.get("score"), float):
+        score = best["score"]
+        kind = "validation accuracy" if score >= 0 else "validation loss"
+        rows[f"{kind} (the best, at step {best.get('step')})"] = number(abs(score))
+    if (run / "test.npz").is_file():
+        rows |= {f"test: {k}": number(float(v)) for k, v in Result.load(run / "test.npz").summary().items()}
+    return rows
+
+
+def _verdicts(verdicts: list[Judged]) -> str:
+    if not verdicts:
+        return "None: no results were given.\n"
+    lines = [f"| {v.claim} | {v.state} | {_cell(v.statement)} | {_cell(', '.join(v.models))} |" for v in verdicts]
+    note = "Of claims of the papers, by Sightline's analyses of these models; the bounds are Sightline's.\n"
+    return "\n".join([note, "| claim | verdict | statement | models |", "|---|---|---|---|", *lines, ""])
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    lines = [f"| {_cell(k)} | {_cell(v)} |" for k, v in rows.items()]
+    return "\n".join(["| | |", "|---|---|", *lines, ""])
+
+
+def _cell(value: Any) -> str:
+    """Text as one cell of a table: names come from folders and files of anyone."""
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    text = escape_controls(" ".join(text.split()))
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
