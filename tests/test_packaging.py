@@ -12,7 +12,7 @@ import pytest
 import sightline as sl
 
 ROOT = Path(__file__).parent.parent
-DATA = {".pyi", ".typed", ".csv", ".css", ".js", ".json", ".html"}
+DATA = {".pyi", ".typed", ".csv", ".css", ".js", ".json", ".html", ".safetensors"}
 
 
 def test_one_version():

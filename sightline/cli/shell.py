@@ -25,7 +25,7 @@ ARGUMENTS = {
     "transformers, torchvision or other module), or the name of a variant (sightline models), which has random "
     "weights.",
     "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
-    ".jsonl), arrays (.npz), shards (.tar), or hf:OWNER/NAME.",
+    ".jsonl), arrays (.npz), shards (.tar), a single image, or hf:OWNER/NAME.",
 }
 
 
