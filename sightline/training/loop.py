@@ -323,7 +323,7 @@ def finish(job: Job, state: TrainState, *, step: int, best: dict[str, Any] | Non
     if state.processes.first:
         out = run.model
         ended: dict[str, Any] = {"step": step, "best": best, "bad images": bad, "weights": fingerprint(out)}
-        ended |= calibrate(out, job.val, state.recipe)
+        ended |= calibrate(out.to(state.device), job.val, state.recipe)
         run.write_record({**run.about, "ended": {**ended, "at": time.strftime("%Y-%m-%d %H:%M:%S")}})
     state.processes.barrier()
 

@@ -16,6 +16,7 @@ from sightline.training.run.folder import Run
 from sightline.training.train_state import TrainState
 
 LARGEST_BATCH = 256
+ENOUGH = 5_000  # images to fit one number by
 
 
 def validate(state: TrainState, val: Dataset, *, workers: int = 0) -> dict[str, float]:
@@ -60,6 +61,7 @@ def calibrate(model: Model, val: Dataset | None, recipe: Recipe) -> dict[str, fl
     """The temperature that makes probabilities fit the validation data, for `sl.predict`; nothing without such data."""
     if val is None or val.labels.ndim != 1 or recipe.task != "classify" or recipe.loss != "softmax":
         return {}
+    val = val if len(val) <= ENOUGH else val.sample(ENOUGH)
     said = logits(model, val, batch=min(LARGEST_BATCH, recipe.micro or LARGEST_BATCH))
     return {"temperature": fit_temperature(said, val.labels.astype(np.int64))}
 
