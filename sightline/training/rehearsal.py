@@ -19,7 +19,7 @@ from sightline.training.recipe import Recipe
 from sightline.training.run.folder import MODEL, Run
 
 PROOF_STEPS = 6
-REHEARSAL = "smoke"  # the name that a smoke run has in its record
+REHEARSAL = " (smoke)"  # at the end of the recipe's name in the record of a smoke run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +89,14 @@ def is_rehearsal(run: Run) -> bool:
     >>> sl.training.is_rehearsal(report.run)
     True
     """
-    return bool(run.about["name"] == REHEARSAL)
+    return str(run.about["name"]).endswith(REHEARSAL)
 
 
 def smoke_recipe(recipe: Recipe, images: int) -> Recipe:
     """The recipe cut down to two steps of at most eight images, and one evaluation."""
     return replace(
         recipe,
-        name=REHEARSAL,
+        name=recipe.name + REHEARSAL,
         steps=2,
         epochs=None,
         batch=min(recipe.batch, 8, images),

@@ -112,6 +112,7 @@ def laptop_tune(*, num_images: int | None = None, lr: float = 0.01) -> Recipe:
         warmup=0.2,
         decay="cosine",
         clip=1.0,
+        repeat=True,
     )
 
 
