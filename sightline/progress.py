@@ -81,6 +81,29 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
         bar.stop()
 
 
+def stages(names: Sequence[str], efforts: Sequence[float]) -> Iterator[str]:
+    """Iterate over the names of long steps. After two seconds each is announced on stderr with its number, how many
+    there are, and how long the rest will take at the speed so far; `efforts` are how long each takes in comparison."""
+    start, spent = time.monotonic(), 0.0
+    for number, (name, effort) in enumerate(zip(names, efforts), 1):
+        gone = time.monotonic() - start
+        if gone > DELAY:
+            left = (
+                f", about {duration(gone / spent * (sum(efforts) - spent))} left" if spent and gone > LOG_EVERY else ""
+            )
+            print(escape_controls(f"{number} of {len(names)}: {name}{left}"), file=sys.stderr)
+        yield name
+        spent += effort
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 40 s, 3 min, 2 h."""
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60)):
+        if seconds < limit:
+            return f"{max(1, round(seconds / size))} {unit}"
+    return f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def byte_progress(label: str, *, total: int | None, completed: int = 0) -> Iterator[Callable[[int], None]]:
     """A bar for a transfer; call what it yields with the number of bytes that have arrived."""

@@ -1,7 +1,8 @@
 """What if a skip, a head, a block or a token were not there: the change in accuracy and in every layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from sightline.evals.accuracy import match_classes
 from sightline.observe.images import Batch, Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
+from sightline.observe.stream import skipping
 from sightline.observe.switches import Switch, without
 from sightline.spec import About, Result
+
+INSIDE = ("block", "attention", "mlp", "skip", "head")  # switches that leave the blocks before them as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,33 +112,52 @@ class WhatIfSums:
 
     def __init__(self, s: ObservedModel, names: list[str], tokens: Tokens, switches: list[Switch]):
         self.target, self.names, self.tokens, self.switches = s, names, tokens, switches
+        self.blocks = [p.block or 0 for p in s.parts if p.kind == "probs"]  # the number of each block among all parts
         self.sums = [Sums(names, names) for _ in switches]
         self.right = np.zeros(len(switches) + 1)
         self.same = np.zeros(len(switches))
         self.images, self.labeled = 0, True
         self.place: torch.Tensor | None = None  # the model's number of each class of the data
 
-    def answers(self, made: Batch) -> tuple[torch.Tensor, Grams]:
-        """The predicted classes and the Gram matrix of every layer, from one pass."""
+    def answers(self, made: Batch, names: list[str]) -> tuple[torch.Tensor, Grams]:
+        """The predicted classes and the Gram matrix of each of these layers, from one pass."""
         said: list[torch.Tensor] = []
         handle = self.target.model.register_forward_hook(lambda m, a, out: said.append(out))
         try:
-            grams = Watch(self.target, self.names, self.tokens)(made.images[0])
+            grams = Watch(self.target, names, self.tokens)(made.images[0])
         finally:
             handle.remove()
         return said[0].argmax(-1).cpu(), grams
+
+    def whole(self, made: Batch) -> tuple[torch.Tensor, Grams, list[Any]]:
+        """The same with everything in place, and what every block but the last puts out."""
+        outputs: list[Any] = []
+        with ExitStack() as stack:
+            for block in self.target.attention_blocks[:-1]:
+                stack.callback(block.register_forward_hook(lambda m, a, out: outputs.append(out)).remove)
+            return *self.answers(made, self.names), outputs
+
+    def without(self, made: Batch, switch: Switch, before: Grams, outputs: list[Any]) -> tuple[torch.Tensor, Grams]:
+        """The same with one part switched off. Blocks before it are what they were, and not computed again."""
+        first = switch.number if self.blocks and switch.kind in INSIDE else 0
+        start = self.blocks[first] if self.blocks else 0
+        earlier = {p.path for p in self.target.parts if p.block is not None and p.block < start}
+        later = [name for name in self.names if first == 0 or name not in earlier]
+        with without(self.target, switch), skipping(self.target.attention_blocks[:first], outputs):
+            answer, after = self.answers(made, later)
+        kept = {name: gram for name, gram in before.whole.items() if name not in later}
+        return answer, replace(after, whole=kept | after.whole)
 
     def add(self, made: Batch) -> None:
         labels = made.labels.cpu() if made.labels is not None and made.labels.ndim == 1 else None
         if labels is not None and self.place is not None:
             labels = self.place[labels] if (self.place >= 0).all() else None
         self.labeled &= labels is not None
-        whole, before = self.answers(made)
+        whole, before, outputs = self.whole(made)
         self.images += len(made)
         self.right[-1] += 0 if labels is None else (whole == labels).sum().item()
         for i, switch in enumerate(self.switches):
-            with without(self.target, switch):
-                answer, after = self.answers(made)
+            answer, after = self.without(made, switch, before, outputs)
             self.same[i] += (answer == whole).sum().item()
             self.right[i] += 0 if labels is None else (answer == labels).sum().item()
             if len(made) >= SMALLEST:

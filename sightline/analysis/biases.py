@@ -4,16 +4,19 @@ Equivariant: the output moves along with the input. Invariant: it stays. One of 
 CNN equivariant because of max pooling; here convolution is equivariant and pooling partly invariant.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from sightline.analysis.equivariance import equivariance_error, invariance_error, permute_patches
-from sightline.analysis.receptive_fields import receptive_field
+from sightline.analysis.receptive_fields import field_batches, spatial_layers
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
+from sightline.sharing import digest, shared, sharing
 from sightline.spec import Result
 
 # component: entities, relations, inductive bias, invariance (Battaglia et al. 2018, table 1)
@@ -68,7 +71,7 @@ def inductive_bias(model: Model, data: Data, *, n: int = 16, seed: int = 0) -> I
     """
     s = observe(model)
     source = ImageSource(data=data, batch=n, n=n, seed=seed)
-    with evaluation_mode(s):
+    with evaluation_mode(s), sharing():
         images = torch.cat([b.images[0] for b in source.batches([s])])
         cell = (round(s.patch[0]), round(s.patch[1]))
         half = (max(1, cell[0] // 2), max(1, cell[1] // 2))
@@ -78,8 +81,7 @@ def inductive_bias(model: Model, data: Data, *, n: int = 16, seed: int = 0) -> I
         )
         stays, off = invariance_error(_pooled(s), images, shift=cell), invariance_error(_maps(s), images, shift=half)
         tokens, pooled = permutation_change(s, images, cell, seed)
-    fields = receptive_field(s, images.detach().clone(), n=min(n, 8), seed=seed)
-    near = [within(torch.from_numpy(m), tuple(c), s.image.size[1] / 8) for m, c in zip(fields.maps, fields.centers)]
+    near = localities(s, images.detach().clone(), n=min(n, 8), seed=seed)
     return InductiveBias(
         title=f"Priors of {s.name}",
         caption=(
@@ -98,12 +100,30 @@ def inductive_bias(model: Model, data: Data, *, n: int = 16, seed: int = 0) -> I
     )
 
 
-def _maps(s: ObservedModel):  # type: ignore[no-untyped-def]
-    return lambda x: s.model.features(x).map  # type: ignore[operator]
+def _features(s: ObservedModel, x: Tensor) -> Any:
+    """The features of images; those of the same images are computed once."""
+    return shared(("features", s.model, digest(x)), lambda: s.model.features(x))  # type: ignore[operator]
 
 
-def _pooled(s: ObservedModel):  # type: ignore[no-untyped-def]
-    return lambda x: s.model.features(x).pooled  # type: ignore[operator]
+def _maps(s: ObservedModel) -> Callable[[Tensor], Tensor]:
+    return lambda x: _features(s, x).map
+
+
+def _pooled(s: ObservedModel) -> Callable[[Tensor], Tensor]:
+    return lambda x: _features(s, x).pooled
+
+
+def localities(s: ObservedModel, images: Tensor, *, n: int, seed: int) -> list[float]:
+    """Mass of the receptive fields of the first and the last block within an eighth of the image's width."""
+    names = spatial_layers(s, "blocks")
+    source = ImageSource(data=images, batch=max(1, min(8, n // 4)), n=n, seed=seed)
+    ends = names[0], names[-1]
+    made = list(field_batches(s, source, names, wanted=ends))
+    maps = [torch.cat([batch.fields[name] for batch in made]).sum(0) for name in ends]
+    return [
+        within(m / m.sum().clamp(min=1e-300), made[0].cells[name].center, s.image.size[1] / 8)
+        for m, name in zip(maps, ends)
+    ]
 
 
 def within(field: Float[Tensor, "y x"], center: tuple[float, ...], radius: float) -> float:
@@ -118,6 +138,6 @@ def permutation_change(s: ObservedModel, images: Tensor, cell: tuple[int, int], 
     if any(size != c * g for size, c, g in zip(images.shape[2:], cell, s.grid)):  # cells that do not tile the image
         return float("nan"), float("nan")
     mixed, order = permute_patches(images, cell, seed=seed)
-    before, after = s.model.features(images), s.model.features(mixed)  # type: ignore[operator]
+    before, after = _features(s, images), _features(s, mixed)
     tokens = (after.tokens - before.tokens[:, order]).norm() / before.tokens.norm()
     return tokens.item(), ((after.pooled - before.pooled).norm() / before.pooled.norm()).item()

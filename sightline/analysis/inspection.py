@@ -14,10 +14,41 @@ from sightline.data.datasets import Dataset
 from sightline.files import atomic, exclusive, set_aside
 from sightline.observe.images import known_fingerprint
 from sightline.observe.model import Model
+from sightline.progress import stages
+from sightline.sharing import sharing
 from sightline.spec import Result, to_json
 
 METHOD = 2  # raised when analyses compute something else: what an earlier version finished is then computed again
 log = logging.getLogger("sightline.analysis")
+# what takes a second or two of one image: what the model says, where it looks, what its features are
+QUICK = (
+    "attention-distance",
+    "attention-maps",
+    "head-attention",
+    "logit-lens",
+    "outlier-tokens",
+    "feature-pca",
+    "rollout",
+    "residual",
+    "attribution",
+    "patch-filters",
+    "positions",
+)
+# how long each takes in comparison, for the time that is left; the others about one
+EFFORT = {
+    "what-if": 8,
+    "attribution": 5,
+    "attribution-rollout": 4,
+    "attribution-rollout-gradient": 4,
+    "receptive-field": 12,
+    "receptive-field-before": 12,
+    "activation-patching": 6,
+    "inductive-bias": 3,
+    "cka": 3,
+    "probes": 3,
+    "token-probes": 3,
+    "head-subsets": 4,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +77,16 @@ def look(
     data: Dataset,
     out: str | Path,
     *,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     n: int = 256,
     seed: int = 0,
     name: str = "",
 ) -> list[Outcome]:
     """Every analysis that applies to a model, on up to `n` images, one `.npz` each in the folder `out`.
 
-    `only` names some of them. What an earlier call has finished for the same model, images and settings is kept.
-    What does not apply is listed with its reason, what fails with its error; the others continue. `name` is what a
-    report calls the model.
+    `only` names some of them, or is "quick": those that take a second or two. What an earlier call has finished for the
+    same model, images and settings is kept. What does not apply is listed with its reason, what fails with its error;
+    the others continue. `name` is what a report calls the model.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -73,7 +104,7 @@ def compare(
     data: Dataset,
     out: str | Path,
     *,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     n: int = 256,
     seed: int = 0,
     names: Sequence[str] = (),
@@ -92,13 +123,20 @@ def compare(
     return _all(inspection((a, b), data, n=n, seed=seed, names=names), comparison(), Path(out), only)
 
 
-def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: Sequence[str]) -> list[Outcome]:
-    unknown = [name for name in only if name not in catalog]
+def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: str | Sequence[str]) -> list[Outcome]:
+    asked = (only,) if isinstance(only, str) else tuple(only)
+    unknown = [name for name in asked if name not in catalog and name != "quick"]
     if unknown:
-        raise ValueError(f"There is no analysis {', '.join(map(repr, unknown))}; there is {', '.join(catalog)}.")
-    with exclusive(out), known_fingerprint(t.data) as images:
+        known = ", ".join((*catalog, "quick"))
+        raise ValueError(f"There is no analysis {', '.join(map(repr, unknown))}; there is {known}.")
+    quick = "quick" in asked
+    names = [n for n in catalog if not asked or n in asked or (quick and base_name(n) in QUICK)]
+    with exclusive(out), known_fingerprint(t.data) as images, sharing():
         key = question(t, images)
-        rows = [_one(name, catalog[name], t, out=out, key=key) for name in catalog if not only or name in only]
+        rows = [
+            _one(name, catalog[name], t, out=out, key=key)
+            for name in stages(names, [EFFORT.get(base_name(name), 1) for name in names])
+        ]
         states = {"kept": "done"}  # the file says what there is, whichever call computed it
         summary = [
             {"name": r.name, "state": states.get(r.state, r.state), "why": r.why, "numbers": r.numbers} for r in rows
@@ -129,6 +167,11 @@ def _one(name: str, analysis: Analysis, t: Inspection, *, out: Path, key: str) -
     except Exception as error:
         log.warning("%s failed: %s", name, error)
         return Outcome(name=name, state="failed", why=" ".join(str(error).split()) or type(error).__name__)
+
+
+def base_name(name: str) -> str:
+    """The name of an analysis without the side of a comparison."""
+    return name[:-2] if name.endswith(("-a", "-b")) else name
 
 
 def numbers(found: Result) -> dict[str, float]:

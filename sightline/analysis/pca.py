@@ -10,9 +10,10 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.prediction import noting_predictions
 from sightline.evals.probing.ridge import threads
 from sightline.models.taps import record
-from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import as_tokens
 from sightline.spec import About, Result
@@ -74,14 +75,14 @@ def feature_pca(model: Model, data: Data, *, n: int = 4, components: int = 12, s
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
     seen: list[NDArray[np.uint8]] = []
     images = ImageSource(data=data, batch=1, n=n, seed=seed)
-    with evaluation_mode(s):
+    with evaluation_mode(s), noting_predictions(s) as said:
         for made in images.batches([s], what="features by block"):
             with record(s.model, *names) as tape:
                 s.model(made.images[0])
             for name in names:
                 kept[name].append(_map(s, name, tape[name]))
-            seen.append(thumbnails(made.images[0], s.image, 224))
-    how = {"n": len(seen), "components": components, "seed": seed}
+            seen.append(images.shown(made, s, 224))
+    how = {"n": len(seen), "components": components, "seed": seed, "predictions": said}
     maps = {k: torch.cat(v) for k, v in kept.items()}
     return _result(s, maps, np.concatenate(seen), how=how, about=images.about(s))
 

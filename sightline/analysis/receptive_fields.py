@@ -1,6 +1,6 @@
 """Effective receptive field: which pixels move the middle of a layer (Raghu et al., figures 6, C.1 to C.4)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -105,33 +105,68 @@ def receptive_field(
     ((32, 32), True)
     """
     s = observe(model)
-    names = _sides(s, select_layers(s, layers), side)
+    names = _sides(s, spatial_layers(s, layers), side)
     if probes is not None and (isinstance(probes, bool) or probes < 1):
         raise ValueError(f"probes is a whole number from 1 up, or None for every channel; got {probes!r}.")
-    random = torch.Generator().manual_seed(seed)
-    cells: dict[str, Cell] = {}
     source = ImageSource(data=data, batch=max(1, min(8, n // 4)), n=n, seed=seed)
     groups = ImageGroups(source.total, seed)
     sums = FieldSums(groups.count, len(names), s.image.size)
-    with evaluation_mode(s, gradients=True):
-        for made in source.batches([s], what="receptive field"):
-            images = made.images[0].requires_grad_()
-            with record(s.model, *names) as tape:
-                s.model(images)
-            member = torch.from_numpy(groups(made.index))
-            sums.images.index_add_(0, member, torch.ones(len(made), dtype=torch.float64))
-            for i, name in enumerate(names):
-                cells[name] = Cell(s, name, tape[name], at)
-                sums.add(i, gradients(cells[name].value(tape[name]), images, probes, random), cells[name], member)
+    cells: dict[str, Cell] = {}
+    for made in field_batches(s, source, names, at=at, probes=probes):
+        member = torch.from_numpy(groups(made.index))
+        sums.images.index_add_(0, member, torch.ones(len(member), dtype=torch.float64))
+        cells = made.cells
+        for i, name in enumerate(names):
+            sums.add(i, made.fields[name], cells[name], member)
     how = {"n": int(sums.images.sum()), "probes": probes or "every channel", "seed": seed, "groups": groups.count}
     found = _result(s, names, sums, list(cells.values()), how=how, side=side)
     return replace(found, about=source.about(s))
 
 
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a batch of images, (b, y, x) for each layer."""
+
+    index: NDArray[np.int64]  # which images these are
+    cells: dict[str, "Cell"]
+    fields: dict[str, Tensor]
+
+
+def field_batches(
+    s: ObservedModel,
+    source: ImageSource,
+    names: list[str],
+    *,
+    at: tuple[int, int] | None = None,
+    probes: int | None = 2,
+    wanted: Sequence[str] | None = None,
+) -> Iterator[Fields]:
+    """Fields batch by batch. `wanted` leaves the other layers out, with the same probes for those that are left."""
+    random = torch.Generator().manual_seed(source.seed)
+    with evaluation_mode(s, gradients=True):
+        for made in source.batches([s], what="receptive field"):
+            images = made.images[0].requires_grad_()
+            with record(s.model, *names) as tape:
+                s.model(images)
+            cells = {name: Cell(s, name, tape[name], at) for name in names}
+            found: dict[str, Tensor] = {}
+            for name in names:
+                value = cells[name].value(tape[name])
+                signs = random_signs(value.shape[1], probes, random)
+                if wanted is None or name in wanted:
+                    found[name] = gradients(value, images, signs)
+            yield Fields(made.index, cells, found)
+
+
+def spatial_layers(s: ObservedModel, layers: Layers) -> list[str]:
+    """The chosen layers that have a place for each cell."""
+    names = select_layers(s, layers)
+    return [name for name in names if name not in s.part or s.part[name].layout != "vector"]
+
+
 def _sides(s: ObservedModel, names: list[str], side: str) -> list[str]:
     if side not in ("after", "before"):
         raise ValueError(f"side is 'after' or 'before' the residual addition; got {side!r}.")
-    names = [name for name in names if name not in s.part or s.part[name].layout != "vector"]
     if side == "after":
         return names
     found = [s.part[name].branch if name in s.part else None for name in names]
@@ -171,16 +206,18 @@ class Cell:
         return field[round(y * p) : round((y + 1) * p), round(x * q) : round((x + 1) * q)].sum().item()
 
 
+def random_signs(width: int, probes: int | None, random: torch.Generator) -> Float[Tensor, "p d"]:
+    """The combinations of channels whose gradients are taken: every channel, or all of them with random signs."""
+    if probes is None:
+        return torch.eye(width)
+    signs = torch.randint(0, 2, (probes, width), generator=random) * 2.0 - 1
+    return signs / width**0.5  # E|sum of signed gradients| grows with the root of the width
+
+
 def gradients(
-    value: Float[Tensor, "b d"], images: Float[Tensor, "b c y x"], probes: int | None, random: torch.Generator
+    value: Float[Tensor, "b d"], images: Float[Tensor, "b c y x"], signs: Float[Tensor, "p d"]
 ) -> Float[Tensor, "b y x"]:
     """Mean |d value / d pixel| over channels of value and image, of each image. Images do not mix."""
-    width = value.shape[1]
-    if probes is None:
-        signs = torch.eye(width)
-    else:  # E|sum of signed gradients| grows with the root of the width
-        signs = torch.randint(0, 2, (probes, width), generator=random) * 2.0 - 1
-        signs /= width**0.5
     total = torch.zeros(len(images), *images.shape[2:], dtype=torch.float64)
     for row in signs.to(value):
         (g,) = torch.autograd.grad((value @ row).sum(), images, retain_graph=True)

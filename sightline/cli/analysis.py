@@ -21,6 +21,7 @@ options = combine_options(
         "--names", "titles", type=Words(), default="", help="Display names of the models, separated by commas."
     ),
     click.option("--only", default="", help="Names of analyses to run, separated by commas."),
+    click.option("--quick", is_flag=True, help="Only the analyses that take a second or two each."),
     size_option,
     held_out_option,
     click.option("--num", default=256, show_default=True, help="Number of images; analyses that store maps use fewer."),
@@ -69,7 +70,8 @@ def analyze(
         raise ValueError(f"--names has {len(names)} names for {len(sources)} models: give one per model.")
     models = [sl.observe.open_model(source, size=settings["size"], classes=10) for source in sources]
     images = sl.dataset(data, split=settings["split"] or sl.data.held_out_split(data))
-    how = {"only": re.findall(r"[^,\s]+", settings["only"]), "n": settings["num"], "seed": settings["seed"]}
+    only = re.findall(r"[^,\s]+", settings["only"]) + ["quick"] * settings["quick"]
+    how = {"only": only, "n": settings["num"], "seed": settings["seed"]}
     if len(models) == 1:
         outcomes = sl.look(models[0], images, out, name=names[0], **how)
     else:

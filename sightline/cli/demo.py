@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,6 +13,8 @@ import click
 import sightline as sl
 from sightline.cli.options import FOLDER, Words
 from sightline.cli.shell import show, verb
+
+STATEMENT = 44  # characters of a claim in the table
 
 
 @verb
@@ -20,10 +24,10 @@ from sightline.cli.shell import show, verb
 @click.option("--seed", default=0, show_default=True, help="Seed of models, data and draws.")
 @click.option("--models", type=Words(), default="ViT,ViT-GAP,BiT,hybrid", show_default=True, help="Which to train.")
 def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...], as_json: bool) -> None:
-    """Train small models of every family, measure and analyze them, and write one page.
+    """Look at the models of the package, train small ones of every family beside them, and write one page.
 
-    The models are a ViT, the same with global average pooling, a BiT and a hybrid. Run it again to resume after an
-    interruption; a finished demo only prints its results.
+    The models that are trained are a ViT, the same with global average pooling, a BiT and a hybrid. Run it again to
+    resume after an interruption; a finished demo only prints its results.
 
     Example: sightline demo --minutes 2
     """
@@ -38,9 +42,21 @@ def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...]
         show({"models": report.models, "verdicts": verdicts, "page": report.page, "seconds": report.seconds}, True)
         return
     show(list(report.models), False, title=f"Models (seed {seed}, {report.steps} steps each)")
-    short = [{k: v for k, v in row.items() if k != "paper"} for row in verdicts]  # a line each; the page has the rest
-    show(short, False, title="The papers' claims on these models; few can be decided after minutes of training")
+    title = "The papers' claims: how many models they hold for (the page shows which, and why)"
+    show(claim_rows(report.verdicts), False, title=title)
     click.echo(f"Page: {report.page}")
+
+
+def claim_rows(verdicts: Sequence[sl.studies.Verdict]) -> list[dict[str, Any]]:
+    """One line per claim that fits a terminal: its beginning, and how many verdicts say what."""
+    rows: dict[str, dict[str, Any]] = {}
+    for v in verdicts:
+        words = textwrap.shorten(v.statement, STATEMENT, placeholder=" ...")
+        row = rows.setdefault(
+            v.claim, {"claim": v.claim, "paper": words, "holds": 0, "does not hold": 0, "undecided": 0}
+        )
+        row[v.state] += 1
+    return [{"not" if k == "does not hold" else k: v for k, v in row.items()} for row in rows.values()]
 
 
 def verdict_row(v: sl.studies.Verdict) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +21,9 @@ from sightline.cli.options import (
     size_option,
     workers_option,
 )
-from sightline.cli.shell import show, verb
+from sightline.cli.shell import show, tell, verb
+
+SHOWN = 5  # mistakes that are printed; --sheet shows more of them
 
 tokens_option = click.option(
     "--tokens",
@@ -94,6 +97,8 @@ def fewshot(
 @click.option("--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) of ImageNet's val.")
 @click.option("--per-class", is_flag=True, help="Print the accuracy of every class.")
 @click.option("--confused", type=int, default=0, help="Print this many of the most frequent mistakes.")
+@click.option("--sheet", type=click.Path(dir_okay=False),
+              help="Write the most confident mistakes as a contact sheet (.png, .jpg).")  # fmt: skip
 @click.option("--tta", type=click.Choice(["mirror", "shift"]),
               help="Average over the image and its mirror image, or also over four shifted copies.")  # fmt: skip
 @num_option
@@ -109,6 +114,7 @@ def eval_(
     real: str | None,
     per_class: bool,
     confused: int,
+    sheet: str | None,
     num: int | None,
     save: str | None,
     as_json: bool,
@@ -116,7 +122,7 @@ def eval_(
 ) -> None:
     """Measure the accuracy of MODEL's own classifier on DATA: top-1, top-5 and calibration.
 
-    Example: sightline eval runs/pets pets --per-class
+    Example: sightline eval runs/pets pets --sheet mistakes.png
     """
     trained = sl.observe.open_model(model)
     test = sl.evals.evaluation_data(trained, data, split, num=num)
@@ -130,12 +136,34 @@ def eval_(
     else:
         result = sl.evaluate(trained, test, **batches)
     save_result(result, save)
-    print_evaluation(result, per_class=per_class, confused=confused, as_json=as_json)
+    print_evaluation(result, test, per_class=per_class, confused=confused, as_json=as_json)
+    if sheet is not None:
+        write_sheet(result, test, sheet)
 
 
-def print_evaluation(result: sl.Result, *, per_class: bool, confused: int, as_json: bool) -> None:
-    """The summary and, of a classifier, accuracy by class and the most frequent mistakes."""
+def write_sheet(result: sl.Result, test: sl.Dataset, path: str) -> None:
+    """The most confident mistakes as a contact sheet."""
+    if not isinstance(result, sl.evals.Classification):
+        raise ValueError("--sheet shows images with one label that got another one: leave out --second and --real.")
+    if len(result.mistakes):
+        sl.data.save_sheet(sl.evals.mistake_sheet(result, test), path)
+    tell(f"mistakes: {path}" if len(result.mistakes) else "there is no mistake: no contact sheet was written")
+
+
+def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, confused: int, as_json: bool) -> None:
+    """The summary and, of a classifier, its worst mistakes, accuracy by class and the most frequent mistakes."""
     tables: dict[str, list[dict[str, Any]]] = {}
+    if isinstance(result, sl.evals.Classification):
+        worst = sl.evals.mistakes(result, test, SHOWN)
+        tables["most confident mistakes"] = [
+            {
+                "image": m.image if as_json else "/".join(Path(m.image).parts[-2:]),
+                "label": m.label,
+                "predicted": m.predicted,
+                "probability": m.probability,
+            }
+            for m in worst
+        ]
     if isinstance(result, sl.evals.Classification) and per_class:
         by_class = zip(result.classes, result.counts, result.per_class)
         tables["per class"] = [{"class": c, "images": int(n), "accuracy": float(a)} for c, n, a in by_class if n]

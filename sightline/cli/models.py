@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def models(glob: str, weights: bool, as_json: bool) -> None:
     if not rows:
         raise ValueError(f"No model matches {glob!r}. Type `sightline models` to list all of them.")
     print_table(rows, as_json, title="Other patch sizes (vit-b8) and widths (bit-r50x2) can be built too.")
+    trained = [w for w in sl.weights.zoo() if w.name in sl.weights.shipped() and fnmatchcase(w.name, f"{glob}*")]
+    if trained and not as_json:
+        facts = [{"trained, in the package": w.name, "size": w.spec.size, "about": w.about} for w in trained]
+        print_table(facts, False, title="Trained models that ship with the package; others: sightline models --weights")
 
 
 def print_weights(glob: str, as_json: bool) -> None:
@@ -43,12 +48,12 @@ def print_weights(glob: str, as_json: bool) -> None:
             "classes": w.classes,
             "about": w.about,
             "license": w.license,
-            "sha256": w.sha256,
-            "source": w.source,
         }
+        | ({"sha256": w.sha256, "source": w.source} if as_json or len(entries) == 1 else {})
         for w in entries
     ]
-    print_table(rows, as_json, title="sl.load(NAME) downloads them once; a local file works too.")
+    title = "sl.load(NAME) downloads them once; a local file works too. NAME --weights shows the source."
+    print_table(rows, as_json, title=title)
 
 
 @verb

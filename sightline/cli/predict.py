@@ -66,6 +66,7 @@ def facts(predictions: sl.evals.Predictions) -> dict[str, Any]:
     return {
         "by": predictions.by,
         "named by": predictions.named_by,
+        "temperature": predictions.temperature,
         "images": [
             {
                 "image": one.image,
@@ -116,4 +117,5 @@ def common_folder(images: tuple[str, ...]) -> str:
 
 def title(predictions: sl.evals.Predictions, folder: str) -> str:
     count = f"{len(predictions):,} image{'' if len(predictions) == 1 else 's'}"
-    return f"{count} in {printable(folder)}" if folder else count
+    calibrated = ", calibrated on validation data" if predictions.temperature != 1 else ""
+    return (f"{count} in {printable(folder)}" if folder else count) + calibrated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -24,7 +25,7 @@ ARGUMENTS = {
     "transformers, torchvision or other module), or the name of a variant (sightline models), which has random "
     "weights.",
     "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
-    ".jsonl), arrays (.npz), shards (.tar), or hf:OWNER/NAME.",
+    ".jsonl), arrays (.npz), shards (.tar), a single image, or hf:OWNER/NAME.",
 }
 
 
@@ -92,6 +93,10 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     from rich.text import Text
 
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
+    console = Console()
+    if isinstance(data, list) and needed_width(rows) > console.width:
+        print_records(rows, title)
+        return
     table = Table(
         title=Text(escape_controls(title), style="table.title"),
         title_justify="left",
@@ -106,7 +111,26 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
         table.add_row(
             *(Text(escape_controls(text(value))) for value in row.values())
         )  # not markup: a file may be called [red].jpg
-    Console().print(table)
+    console.print(table)
+
+
+def needed_width(rows: list[dict[str, Any]]) -> int:
+    """The width at which no word of a table is folded."""
+    columns = [[name, *(text(row[name]) for row in rows)] for name in rows[0]] if rows else []
+    return 2 + sum(2 + max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns)
+
+
+def print_records(rows: list[dict[str, Any]], title: str) -> None:
+    """A table that is too wide for the terminal, one value per line: columns of single letters cannot be read."""
+    if title:
+        tell(title, err=False)
+    for row in rows:
+        (_, first), *others = row.items()
+        click.echo()
+        tell(text(first), err=False)
+        for name, value in others:
+            if text(value):
+                tell(f"  {name}: {text(value)}", err=False)
 
 
 def text(value: Any) -> str:
@@ -147,6 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Set here because a library leaves it to its caller; child processes inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     show_warnings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="replace")  # a terminal that knows ASCII only gets ? for the rest
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="sightline", standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import sightline as sl
 from sightline.cli.shell import show, tell, verb
 
 BARS = "▁▂▃▄▅▆▇█"
+LAPTOP = 20_000  # images: with fewer, and without an accelerator, `tune` takes a recipe for laptops
 
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,6 +34,13 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--val", help="Validation data: a split, a fraction of the training data such as 0.1, or none."
             ),
+            click.option(
+                "--split",
+                "share",
+                type=float,
+                metavar="SHARE",
+                help="For data without train/ and test/: train on this share, such as 0.8, and test on the rest.",
+            ),
             click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10000)."),
             click.option("--fraction", type=float, help="Train on this share of the training data."),
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
@@ -42,7 +51,9 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--device", help="cpu, cuda or mps; by default the accelerator, if there is one."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
             click.option(
-                "--smoke", is_flag=True, help="Run only two steps and one evaluation, to see that everything works."
+                "--smoke",
+                is_flag=True,
+                help="Run only two steps and one evaluation, to see that everything works.",
             ),
             click.option(
                 "--prove-resume",
@@ -85,7 +96,11 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 @verb
 @click.argument("data")
 @click.option("--model", "weights", required=True, help="Weights: a file, a run folder, or a published name.")
-@click.option("--recipe", help="Name of the recipe; by default vit_finetune, or bit_hyperrule for a BiT.")
+@click.option(
+    "--recipe",
+    help="Name of the recipe; by default laptop_tune for up to 20,000 images without an accelerator, otherwise the "
+    "papers' vit_finetune, or bit_hyperrule for a BiT.",
+)
 @click.option("--data-is", type=click.Choice(["small-similar", "small-different", "large-similar", "large-different"]),
               help="What the data is like, which selects the layers to train (sl.training.transfer).")  # fmt: skip
 @options
@@ -94,19 +109,39 @@ def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how
 
     Example: sightline tune pets --model vit-b16.augreg-i21k --out runs/pets
     """
-    family = "bit_hyperrule" if isinstance(sl.load(weights), sl.models.BiT) else "vit_finetune"
+    is_bit = isinstance(sl.load(weights), sl.models.BiT)
+    papers = "bit_hyperrule" if is_bit else "vit_finetune"
+
+    def choose(images: int) -> str:
+        small = images < LAPTOP and sl.training.find_device(how["device"]).type == "cpu"
+        if small and is_first_process():
+            click.echo(f"recipe laptop_tune, for a processor and few images (the paper's: --recipe {papers})", err=True)
+        return "laptop_tune" if small else papers
+
+    if is_bit and recipe is None:  # the HyperRule's rate
+        how["settings"] = ("lr=0.003", *how["settings"])
 
     def build(classes: Sequence[str], size: int | None) -> Any:
         return sl.load(weights, classes=tuple(classes), size=size)
 
-    run_training(data, build, model=Path(weights).stem, recipe=recipe or family, data_is=data_is, **how)
+    run_training(data, build, model=Path(weights).stem, recipe=recipe or choose, data_is=data_is, **how)
 
 
 def run_training(
-    data: str, build: Callable[..., Any], *, model: str, recipe: str, settings: Sequence[str], **how: Any
+    data: str,
+    build: Callable[..., Any],
+    *,
+    model: str,
+    recipe: str | Callable[[int], str],
+    settings: Sequence[str],
+    **how: Any,
 ) -> None:
     """Open data, recipe and model from the options; then run `sl.fit`, a smoke run, or the resume check."""
-    split = sl.training.split_data(data, val=how["val"], num=how["num"], fraction=how["fraction"], size=how["size"])
+    given = {name: how[name] for name in ("val", "num", "fraction", "size")}
+    split = sl.training.split_data(data, split=how["share"], **given)
+    if is_first_process():
+        click.echo(split.describe(), err=True)
+    recipe = recipe if isinstance(recipe, str) else recipe(len(split.train))
     area = int(math.prod(split.train[0][0].shape[:2]))
     r = sl.recipes.get(recipe, model=model, data=data, num_images=len(split.train), image_area=area)
     r = replace(r, seed=how["seed"]).change(settings)
@@ -116,7 +151,7 @@ def run_training(
     if (kind := how.get("data_is")) is not None:
         r = sl.training.transfer(*kind.split("-"), recipe=r, model=m)
     evals = few_shot_evaluators(split, r) if how["few"] else ()
-    given: dict[str, Any] = {"val": split.val, "evals": evals, "workers": how["workers"], "parallel": how["parallel"]}
+    given = {"val": split.val, "evals": evals, "workers": how["workers"], "parallel": how["parallel"]}
     with sl.training.run_threads(how["out"], how["threads"]) as threads:
         if is_first_process():
             click.echo(threads, err=True)
@@ -125,7 +160,15 @@ def run_training(
         elif how["smoke"]:
             show_run(sl.training.smoke_run(m, split.train, r, out=how["out"], **given).run, None, how["as_json"])
         else:
+            remove_rehearsal(how["out"])
             show_run(sl.fit(m, split.train, r, out=how["out"], **given), split.test, how["as_json"])
+
+
+def remove_rehearsal(out: str) -> None:
+    """Make room for the real run where `--smoke` was run before."""
+    if is_first_process() and (Path(out) / "run.json").exists() and sl.training.is_rehearsal(sl.Run(out)):
+        tell(f"the rehearsal in {out} is removed")
+        shutil.rmtree(out)
 
 
 def is_first_process() -> bool:

@@ -21,6 +21,8 @@ from .quality.checks import Finding as Finding
 from .quality.checks import check as check
 from .quality.checks import describe_dataset as describe_dataset
 from .quality.sheet import contact_sheet as contact_sheet
+from .quality.sheet import labeled_sheet as labeled_sheet
+from .quality.sheet import save_sheet as save_sheet
 from .scenes.scenes import Scene as Scene
 from .scenes.scenes import Scenes as Scenes
 from .shards.read import Shards as Shards

@@ -8,7 +8,8 @@ from typing import Any
 from sightline.data.arrays import read_npz
 from sightline.data.datasets import Dataset
 from sightline.data.errors import printable
-from sightline.data.folder import Folder, Manifest
+from sightline.data.folder import Files, Folder, Manifest
+from sightline.data.images import SUFFIXES
 from sightline.data.named.hub import open_hub
 from sightline.data.named.store import open_named
 from sightline.data.named.table import NAMED_DATASETS
@@ -19,7 +20,8 @@ from sightline.data.shards.read import Shards
 
 def dataset(name: str | Path, split: str | None = None, **options: Any) -> Dataset:
     """A dataset by name ("cifar10", "scenes/objects", "hf:owner/name" on the Hugging Face hub) or by path: a folder,
-    a manifest (.csv, .jsonl), arrays (.npz), shards (.tar, a pattern, or their folder). Options are those of its kind.
+    a manifest (.csv, .jsonl), arrays (.npz), shards (.tar, a pattern, or their folder), or a single image. Options are
+    those of its kind.
 
     >>> sl.dataset("scenes/objects", split="train", num=10_000, size=32)
     <scenes/objects: 10,000 images, 20 classes>
@@ -42,6 +44,8 @@ def dataset(name: str | Path, split: str | None = None, **options: Any) -> Datas
         )
     if os.path.isdir(text):
         return Folder(text, split, **options)
+    if suffix in SUFFIXES and os.path.isfile(text):  # a single image, to look at
+        return Files(printable(text), [text], labels=[0], classes=[printable(Path(text).stem)])
     near = "".join(f" Did you mean {match}?" for match in difflib.get_close_matches(text, known_names(), 1))
     raise ValueError(
         f"{printable(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard.{near} "

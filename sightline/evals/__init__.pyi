@@ -1,8 +1,11 @@
 from .accuracy import Classification as Classification
+from .accuracy import Mistake as Mistake
 from .accuracy import TestSets as TestSets
 from .accuracy import evaluate as evaluate
 from .accuracy import evaluate_sets as evaluate_sets
 from .accuracy import logits as logits
+from .accuracy import mistake_sheet as mistake_sheet
+from .accuracy import mistakes as mistakes
 from .accuracy import score as score
 from .dense import BoxProbe as BoxProbe
 from .dense import SegmentationHead as SegmentationHead
@@ -28,6 +31,7 @@ from .opening import evaluation_data as evaluation_data
 from .opening import extract_splits as extract_splits
 from .prediction import Prediction as Prediction
 from .prediction import Predictions as Predictions
+from .prediction import fit_temperature as fit_temperature
 from .prediction import predict as predict
 from .probing.by_layer import ProbeAccuracy as ProbeAccuracy
 from .probing.by_layer import probe as probe

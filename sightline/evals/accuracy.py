@@ -1,15 +1,17 @@
 """Accuracy of a model's own head: top-1 and top-5, per class, confusion, calibration, several test sets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
+from sightline.data.quality.sheet import labeled_sheet
 from sightline.evals.extraction import check_model, describe, each_batch
 from sightline.evals.inputs import combine
 from sightline.evals.interval import wilson
@@ -19,6 +21,7 @@ from sightline.observe.images import fingerprint
 from sightline.spec import About, Result
 
 TTA = Literal["mirror", "shift"]  # test-time augmentation
+WORST = 24  # mistakes that are kept one by one
 BINS = 15  # of confidence, for calibration (Guo et al. 2017)
 
 
@@ -44,6 +47,8 @@ class Classification(Result):
     loss: float  # mean cross-entropy
     calibration_error: float  # ECE over bins of confidence
     bins: NDArray[np.float64]  # (15, 3): mean confidence, accuracy, share of images; NaN, NaN, 0 for an empty bin
+    # (up to 24, 4): image, label, prediction and its probability, the most confident mistakes first
+    mistakes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
 
     def confusion(self) -> NDArray[np.int64]:
         """The square matrix: row = label, column = prediction."""
@@ -120,7 +125,68 @@ def score(
         loss=float(np.mean(np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - own[:, 0])),
         calibration_error=ece,
         bins=bins,
+        mistakes=worst_mistakes(probability, y),
     )
+
+
+def worst_mistakes(probability: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Image, label, prediction and its probability of the mistakes that the model was most sure of."""
+    guess = probability.argmax(1)
+    sure = probability[np.arange(len(guess)), guess]
+    wrong = np.flatnonzero(guess != labels)
+    worst = wrong[np.argsort(-sure[wrong], kind="stable")[:WORST]]
+    return np.stack([worst, labels[worst], guess[worst], sure[worst]], axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One image that got a wrong class.
+
+    >>> sl.evals.Mistake(index=3, image="a.jpg", label="cat", predicted="dog", probability=0.98).predicted
+    'dog'
+    """
+
+    index: int  # of the image in the dataset
+    image: str
+    label: str
+    predicted: str
+    probability: float  # of the prediction
+
+
+def mistakes(result: Classification, dataset: Dataset, count: int = 24) -> list[Mistake]:
+    """The most confident mistakes of an evaluation on this dataset, the worst first; at most 24 are kept.
+
+    >>> import numpy as np
+    >>> data = sl.dataset("scenes/shape", num=4)
+    >>> said = np.eye(10)[(data.labels + 1) % 10] * [[1], [4], [2], [3]]
+    >>> [m.index for m in sl.evals.mistakes(sl.evals.score(said, data.labels), data, 2)]
+    [1, 3]
+    """
+    return [
+        Mistake(
+            index=int(index),
+            image=dataset.where(int(index)),
+            label=result.classes[int(label)],
+            predicted=result.classes[int(predicted)],
+            probability=float(probability),
+        )
+        for index, label, predicted, probability in result.mistakes[:count]
+    ]
+
+
+def mistake_sheet(result: Classification, dataset: Dataset) -> Image.Image:
+    """A contact sheet of the most confident mistakes: label, prediction and its probability below each image.
+
+    >>> import numpy as np
+    >>> data = sl.dataset("scenes/shape", num=2)
+    >>> sl.evals.mistake_sheet(sl.evals.score(np.eye(10)[(data.labels + 1) % 10], data.labels), data).size
+    (348, 206)
+    """
+    found = mistakes(result, dataset)
+    if not found:
+        raise ValueError(f"There is no mistake to show: all images of {dataset.name} got their label.")
+    lines = {m.index: (m.label, f"taken for {m.predicted}, {100 * m.probability:.0f} %") for m in found}
+    return labeled_sheet(dataset, lines)
 
 
 def calibration(

@@ -1,15 +1,18 @@
 """Open evaluation data by name or path: the held-out split, scenes at the model's image size."""
 
+import logging
+import os
 from pathlib import Path
 from typing import Any
 
 from sightline.data.datasets import Dataset
 from sightline.data.scenes.scenes import LARGEST, SMALLEST
-from sightline.data.source import dataset, held_out_split
+from sightline.data.source import available_splits, dataset, held_out_split
 from sightline.evals.extraction import extract
 from sightline.evals.feature_table import FeatureTable
 
 SCENES = 2000  # number of scenes drawn by default
+log = logging.getLogger("sightline.evals")
 
 
 def evaluation_data(model: Any, name: str | Path, split: str | None = None, *, num: int | None = None) -> Dataset:
@@ -41,9 +44,19 @@ def extract_splits(
 ) -> tuple[FeatureTable, FeatureTable]:
     """Features of two splits of a dataset, to train and to test on; `settings` go to `sl.extract`.
 
+    A folder of classes without such splits is divided: half of each class is for training, the other half for testing.
+
     >>> train, test = sl.evals.extract_splits(sl.build("vit-nano4"), "scenes/shape", num=20)
     >>> len(train), len(test)
     (20, 20)
     """
-    train, test = (extract(model, evaluation_data(model, name, split, num=num), **settings) for split in splits)
+    if splits == ("train", "test") and os.path.isdir(name) and not available_splits(name):
+        halves = dataset(name).split(0.5, seed=0)
+        log.warning(
+            "%s has no folders train and test: half of each class is to train on (%d images), the others to test.",
+            name, len(halves[0]),
+        )  # fmt: skip
+    else:
+        halves = tuple(evaluation_data(model, name, split, num=num) for split in splits)
+    train, test = (extract(model, part, **settings) for part in halves)
     return train, test

@@ -1,8 +1,10 @@
 """`sl.predict`: classify images with a trained model; class names and probabilities."""
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,16 +21,19 @@ from sightline.data.errors import BadImage, printable
 from sightline.data.named.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
-from sightline.observe.model import evaluation_mode, place
+from sightline.files import read_text
+from sightline.observe.model import ObservedModel, evaluation_mode, place
 from sightline.observe.source import open_model
 from sightline.progress import progress
 from sightline.spec import Displayable, ImageSpec
+from sightline.spec import ImageSpec, from_json
 from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
 
 log = logging.getLogger("sightline.evals")
 Source = tuple[str, Callable[[], Any]]  # an image's name, and a function that opens it
 IMAGENET = 1000  # classes of ImageNet-1k
+COLDEST, HOTTEST, FEW = 0.2, 20.0, 20  # temperatures, and images that are too few to fit one
 
 
 class TopClasses(NamedTuple):
@@ -82,6 +87,7 @@ class Predictions(Sequence[Prediction], Displayable):
     bad: dict[str, str] = field(default_factory=dict)  # images that could not be read, with the reason
     by: str = "softmax"  # or sigmoid: each class independently, if an image can have several labels
     named_by: str = "model"  # source of the names: model, imagenet-1k, imagenet-1k (assumed), or number if none
+    temperature: float = 1.0  # that logits were divided by: not 1 for a run, which is calibrated on its validation data
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
@@ -111,7 +117,8 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     list of any of these, or a Dataset. Each is preprocessed as in `sl.evaluate`. An image that cannot be read is logged
     and listed in `bad`; it is an error only if no image can be read.
 
-    Probabilities are a softmax, or a sigmoid per class if the model was trained that way. Class names come from the
+    Probabilities are a softmax, or a sigmoid per class if the model was trained that way. Those of a run that had
+    validation data are calibrated on it (`temperature`). Class names come from the
     model; a head of 1,000 classes without names is assumed to be ImageNet-1k's, and `named_by` says so.
 
     >>> from PIL import Image
@@ -130,6 +137,7 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
     if not sources:
         raise ValueError("There are no images to predict: give files, a folder, a pattern or images.")
     by = probability_rule(ready)
+    temperature = run_temperature(model) if by == "softmax" else 1.0
     done: list[str] = []
     rows: list[TopClasses] = []
     bad: dict[str, str] = {}
@@ -138,7 +146,8 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
         for chunk in progress([sources[i : i + batch] for i in range(0, len(sources), batch)], "predicting"):
             names, prepared = _open(chunk, ready.image, bad, level=level)
             if names:
-                rows.append(top_classes(_logits(ready, torch.cat(prepared), names), by=by, top=top))
+                said = _logits(ready, torch.cat(prepared), names) / temperature
+                rows.append(top_classes(said, by=by, top=top))
                 done += names
     if not rows:
         first = next(iter(bad.values()))
@@ -152,7 +161,71 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
         bad=bad,
         by=by,
         named_by=named_by,
+        temperature=temperature,
     )
+
+
+@contextmanager
+def noting_predictions(s: ObservedModel) -> Iterator[list[str]]:
+    """What the model says of each image that passes it while this is open, such as "beagle 83 %", for captions."""
+    said: list[str] = []
+
+    def note(module: Any, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim == 2:
+            scores = output.detach().double().cpu().numpy()
+            names, _ = class_names(s.model, scores.shape[1])
+            best = top_classes(scores, by=probability_rule(s.model), top=1)
+            said.extend(
+                f"{names[int(i)]} {100 * p:.0f} %" if np.isfinite(p) else "not a number"
+                for i, p in zip(best.indices[:, 0], best.probabilities[:, 0])
+            )
+
+    handle = s.model.register_forward_hook(note) if s.classes else None
+    try:
+        yield said
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def run_temperature(source: Any) -> float:
+    """What a run's logits are divided by, as its run.json says; 1 for everything else."""
+    if not isinstance(source, str | os.PathLike):
+        source = getattr(source, "path", "")  # of a run
+    folder = Path(source)
+    record = (folder if folder.is_dir() else folder.parent) / "run.json"
+    if not os.fspath(source) or not record.is_file() or (folder.is_file() and folder.name != "model.safetensors"):
+        return 1.0
+    about = from_json(read_text(record))
+    ended = about.get("ended") if isinstance(about, dict) else None
+    found = ended.get("temperature") if isinstance(ended, dict) else None
+    return float(found) if isinstance(found, int | float) and COLDEST <= found <= HOTTEST else 1.0
+
+
+def fit_temperature(logits: NDArray, labels: NDArray[np.int64]) -> float:
+    """The temperature at which a softmax of logits (n, k) / temperature fits n labels best (Guo et al. 2017).
+
+    1 where there are fewer than 20 images: they would say little.
+
+    >>> import numpy as np
+    >>> labels = np.arange(100) % 2
+    >>> sure = 8.0 * np.eye(2)[np.where(np.arange(100) < 25, 1 - labels, labels)]  # three quarters right
+    >>> round(sl.evals.fit_temperature(sure, labels), 1)
+    7.3
+    """
+    if len(labels) < FEW:
+        return 1.0
+    scores = np.asarray(logits, dtype=np.float64)
+    own = scores[np.arange(len(labels)), labels]
+
+    cold, hot = math.log(COLDEST), math.log(HOTTEST)
+    for _ in range(40):  # the loss is convex in 1 / temperature: bisect its slope
+        middle = (cold + hot) / 2
+        scaled = scores / math.exp(middle)
+        weight = np.exp(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
+        too_cold = ((weight * scores).sum(1) - own).mean() > 0
+        cold, hot = (middle, hot) if too_cold else (cold, middle)
+    return float(f"{math.exp((cold + hot) / 2):.4g}")
 
 
 def _sources(images: Any, number: int = 0) -> Iterator[Source]:

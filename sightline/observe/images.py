@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -19,10 +19,13 @@ from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.data.draws import hash_key, permute
-from sightline.data.images import normalize, read_bytes
-from sightline.data.opening import model_batch
+from sightline.data.errors import BadImage
+from sightline.data.images import normalize, read_bytes, resize_and_crop
+from sightline.data.opening import model_batch, open_image
+from sightline.data.scenes.scenes import Scenes
 from sightline.observe.model import ObservedModel
 from sightline.progress import progress
+from sightline.sharing import digest
 from sightline.spec import About, ImageSpec
 
 Data = Any  # a Dataset, a batch of images, or an iterable of images, files, pairs (image, label) or batches
@@ -111,6 +114,23 @@ class ImageSource:
             yield batch
         if empty:
             raise ValueError("There are no images to analyze.")
+
+    def shown(self, batch: Batch, s: ObservedModel, side: int = 128) -> NDArray[np.uint8]:
+        """The images of a batch for display, (b, height, width, 3), the longer side at most `side` pixels.
+
+        Of a model that takes smaller images, what people see is larger than what the model sees: scenes are drawn again
+        at that size, others opened again with the same crop.
+        """
+        high, wide = s.image.size
+        if max(high, wide) < side and isinstance(self.data, Dataset):
+            grow = side / max(high, wide)
+            spec = replace(s.image, size=(round(high * grow), round(wide * grow)))
+            try:
+                raws = _enlarged(self.data.origins()[0], side).images(batch.index)
+                return np.stack([np.asarray(resize_and_crop(open_image(raw), spec)) for raw in raws])
+            except (BadImage, ValueError):  # an image that was replaced by another one of its class
+                pass
+        return thumbnails(batch.images[0], s.image, side)
 
     def _distinct(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Each image once, by its content."""
@@ -217,11 +237,17 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 def _is_new(image: Tensor, seen: set[bytes]) -> bool:
     """Whether no image of this content was seen before; it counts as seen from now on."""
-    raw = image.detach().cpu().contiguous().view(torch.uint8).numpy()
-    digest = hashlib.blake2b(raw.data, digest_size=16).digest()
-    known = digest in seen
-    seen.add(digest)
+    name = digest(image)
+    known = name in seen
+    seen.add(name)
     return not known
+
+
+def _enlarged(data: Dataset, side: int) -> Dataset:
+    """Scenes drawn at another size; other data as it is."""
+    if not isinstance(data, Scenes):
+        return data
+    return Scenes(data.task, split=data.split_name, num=len(data), size=max(side, data.size), seed=data.seed)
 
 
 def _single(data: Sequence) -> bool:

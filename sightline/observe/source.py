@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,19 +82,26 @@ def _adoptable(name: str, refusal: WeightsError) -> Any:
 
 def _call(file: Path, function: str) -> nn.Module:
     """The module that a function in the user's file returns."""
-    spec = importlib.util.spec_from_file_location(file.stem, file) if file.exists() else None
-    if spec is None or spec.loader is None:
+    if not file.exists():
         raise ValueError(f"There is no {file}; a model as FILE.py:FUNCTION needs a file with a function.")
-    log.warning(
-        "Running %s, as asked: its code can do whatever you can. The model is what %s() returns.", file, function
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _run_file(file.resolve(), file.stat().st_mtime_ns)
     if not callable(make := getattr(module, function, None)):
         raise ValueError(f"{file} has no function {function!r}; a model as FILE.py:FUNCTION needs one.")
     if not isinstance(model := make(), nn.Module):
         raise ValueError(f"{function} in {file} returns a {type(model).__name__}; expected a module (torch.nn.Module).")
     return model
+
+
+@cache
+def _run_file(file: Path, changed: int) -> Any:
+    """The user's file, run once however many of its functions are models; again if it was changed."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} cannot be run as Python.")
+    log.warning("Running %s, as asked: its code can do whatever you can.", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _is_variant(name: str) -> bool:

@@ -77,7 +77,7 @@ const sightline = (() => {
     context.lineWidth = 4; context.strokeStyle = "#000a"; context.strokeRect(x, y, w, h);
     context.lineWidth = 2; context.strokeStyle = color; context.strokeRect(x, y, w, h);
   }
-  function pane(title, canvas) { return make("div", { className: "pane" }, make("span", { textContent: title }), canvas); }
+  function pane(title, canvas, ...more) { return make("div", { className: "pane" }, make("span", { textContent: title }), canvas, ...more); }
   function scale(top, label) {
     return make("div", { className: "scale" }, "0", make("i"), String(top), make("span", { textContent: label }));
   }

@@ -82,7 +82,7 @@ def _add_folder(path: Path, found: Collection) -> None:
     """Add all results in a folder or its subfolders; a notice names files that are not results. A run folder gives its
     training curves."""
     if (path / "run.json").exists():
-        found.add(path.name, Run(path).curves(), path.absolute().name)
+        _add_run(Run(path), found)
         return
     files = sorted(path.glob("*.npz")) or sorted(p for p in path.glob("*/*.npz") if p.parent.name != "data")
     if not files:
@@ -95,6 +95,13 @@ def _add_folder(path: Path, found: Collection) -> None:
             found.notices.append(f"Left out: {str(error).replace(str(file), file.name)}")
     for summary in sorted({f.parent / "summary.json" for f in files}):
         found.notices.extend(_summary_notices(summary))
+
+
+def _add_run(run: Run, found: Collection) -> None:
+    """What a run did on its test data, where it was tested, and its curves."""
+    if (run.path / "test.npz").exists():
+        found.add(f"{run.path.name}-test", Result.load(run.path / "test.npz"), run.path.absolute().name)
+    found.add(run.path.name, run.curves(), run.path.absolute().name)
 
 
 def _summary_notices(path: Path) -> Iterator[str]:

@@ -1,15 +1,25 @@
 """The demo with its page: train, measure and analyze small models of every family, and test the papers' claims."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from sightline.analysis.inspection import look
+from sightline.data.datasets import Dataset
+from sightline.data.named.store import is_prepared
+from sightline.data.source import dataset
 from sightline.report.write import write_report
 from sightline.spec import Result
 from sightline.studies.claims import verdicts
 from sightline.studies.demo import Demo
 from sightline.studies.verdict import Verdict
+from sightline.weights.loading import load
+from sightline.weights.published import shipped
+
+SHOWN = 16  # images that the shipped models are looked at with
+TITLE = "What the models of the package see"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +37,29 @@ class DemoReport:
     seconds: float
 
 
+def named_results(paths: Sequence[Path], plan: Demo) -> dict[str, Result]:
+    """Results by their path in the demo's folder: each of the models has an accuracy."""
+    return {str(path.relative_to(plan.path).with_suffix("")): Result.load(path) for path in paths}
+
+
+def look_at_shipped(plan: Demo, say: Callable[[str], None], n: int = SHOWN) -> list[Path]:
+    """What `look --quick` finds in the models that come with the package, on images of their own kind if these are
+    here, or else on scenes: something to see before anything is trained."""
+    found: list[Path] = []
+    for name in shipped():
+        say(f"{name}, from the package: what it sees in {n} images")
+        place = plan.path / "shipped" / name
+        rows = look(load(name), images_for(name), place, n=n, seed=plan.seed, only="quick", name=name)
+        found += [place / row.path for row in rows if row.path]
+    return found
+
+
+def images_for(name: str) -> Dataset:
+    """Test images of the data that a shipped model was trained on; scenes where they are not on this machine."""
+    data = name.partition(".")[2].partition("-")[0]
+    return dataset(data, split="test") if is_prepared(data) else dataset("scenes/objects", split="test", num=256)
+
+
 def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) -> DemoReport:
     """Run a demo and write its page. Finished steps of an earlier call are reused; `say` gets progress messages.
 
@@ -37,14 +70,17 @@ def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) ->
     """
     plan = plan or Demo()
     start = time.monotonic()
+    ready = look_at_shipped(plan, say) if plan.minutes >= 1 else []  # a demo of seconds only trains
+    if ready:
+        first = write_report(named_results(ready, plan), plan.path / "report", TITLE)
+        say(f"a first page, about trained models: {first}")
     steps = list(plan.run(say))
-    paths = [path for step in steps for path in step.results]
-    # named by their path in the demo's folder: each of the four models has an accuracy
-    results = {str(path.relative_to(plan.path).with_suffix("")): Result.load(path) for path in paths}
+    paths = [*ready, *(path for step in steps for path in step.results)]
+    results = named_results(paths, plan)
     page = plan.path / "report" / "report.html"
     if not page.exists() or page.stat().st_mtime < max(path.stat().st_mtime for path in paths):
         say(f"writing the page about {len(results)} results")
-        title = f"Four small models on {plan.data}: a demo of {plan.minutes:g} minutes, one seed"
+        title = f"Models of the package, and {len(plan.models)} trained from scratch on {plan.data} in minutes"
         page = write_report(results, page.parent, title)
     return DemoReport(
         models=tuple(step.row for step in steps if step.row is not None),

@@ -14,9 +14,10 @@ from sightline.spec import Result
 from sightline.studies.effects import Effect
 from sightline.views.drawing import draw
 from sightline.views.points import points
-from sightline.views.style import INK, figure_style
+from sightline.views.style import INK, enlarge_text, figure_style, narrow_figures
 
 WIDTH = 300  # size of the small plot of an effect
+PIXELS = 1.12  # per point: at 10 points, text has 11 pixels
 
 
 @dataclass(frozen=True)
@@ -25,29 +26,35 @@ class Drawing:
 
     svg: str
     points: list[tuple[float, float, str]]
+    width: int  # pixels at which no text is too small
 
 
 def save_drawing(result: Result, base: Path) -> Drawing:
-    """Write `base`.png with the title, and `base`.svg without it, because the page has its own heading."""
+    """Write `base`.svg and `base`.png, without the title: page and Markdown have their own heading."""
     with figure_style():
-        figure = draw(result)
+        figure = draw(result, title=False)
+        enlarge_text(figure)
+        drawing = _as_svg(figure)
+        figure.set_layout_engine("none")  # everything is in its place: finding it again takes as long as drawing it
         with atomic(f"{base}.png") as partial:
             figure.savefig(partial, format="png", dpi=110)
-        _remove_title(figure, result.title)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        drawing = Drawing(buffer.getvalue(), points(figure))
     with atomic(f"{base}.svg") as partial:
         partial.write_text(drawing.svg, encoding="utf-8")
     return drawing
 
 
-def _remove_title(figure: Any, title: str) -> None:
-    if figure.get_suptitle():
-        figure.suptitle("")
-    for ax in figure.axes:
-        if ax.get_title() == title:
-            ax.set_title("")
+def narrow_drawing(result: Result) -> Drawing:
+    """The same figure for a phone or half of a wide page: panels one below the other."""
+    with figure_style(), narrow_figures():
+        figure = draw(result, title=False)
+        enlarge_text(figure)
+        return _as_svg(figure)
+
+
+def _as_svg(figure: Any) -> Drawing:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return Drawing(buffer.getvalue(), points(figure), round(72 * figure.get_figwidth() * PIXELS))
 
 
 def inline_svg(svg: str, name: str, alt: str) -> Markup:

@@ -4,6 +4,26 @@
 (() => {
   const { make, clamp, number, percent, revive, inflate, unpack, load, raster, show, frame, pane, scale, onPoint, palette, theme } = sightline;
   const json = (id) => JSON.parse(document.getElementById(id).textContent, revive);
+  // what the model says of the image that is shown; nothing where a result does not say
+  function prediction(d) {
+    const line = make("div", { className: "said" }), said = d.captions || [];
+    line.tell = (i) => { line.textContent = said[i] ? "Predicted: " + said[i].replace(/ %$/, "\u00a0%") : ""; };
+    return said.length ? [line] : [];
+  }
+  // a canvas between its ticks: [position within 0..1, text] along the left side and below
+  function plot(canvas, left, below) {
+    const side = make("div", { className: "ticks up" }), foot = make("div", { className: "ticks across" });
+    const longest = Math.max(1, ...left.map(([, text]) => text.length));
+    side.style.setProperty("--room", `${Math.min(9, 0.45 * longest + 0.3)}rem`);
+    for (const [at, text] of left) side.append(make("span", { textContent: text, style: `top:${100 * at}%` }));
+    for (const [at, text] of below) foot.append(make("span", { textContent: text, style: `left:${100 * at}%` }));
+    return left.length || below.length ? make("div", { className: "plot" }, side, canvas, foot) : canvas;
+  }
+  // at most so many of a list of names, evenly spread, short enough for an axis
+  function some(names, most, letters) {
+    const step = Math.ceil(names.length / most);
+    return names.map((n, i) => [(i + 0.5) / names.length, n.length > letters ? n.slice(0, letters - 1) + "…" : n]).filter((_, i) => i % step === 0);
+  }
 
   class Store {
     constructor() { this.state = { image: 0, depth: 0.5, x: 0.5, y: 0.5, head: -1, from: "patch" }; this.all = []; }
@@ -39,9 +59,11 @@
       const legend = scale(d.planes[0].top, d.planes[0].name), note = make("div", { className: "axis" });
       const explain = () => { legend.lastChild.textContent = d.planes[shown].name; note.textContent = (d.notes || {})[d.planes[shown].name] || ""; };
       select.addEventListener("change", () => { shown = +select.value; explain(); draw(); });
-      const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer at the bottom" : ""} · → ${d.column || "second model"}`;
-      const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, canvas,
-        make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}, the first at the lower left` : title }),
+      const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer at the bottom" : ""} · → ${d.column || "second model"}${d.unit ? ` (numbers: ${d.unit})` : ""}`;
+      const marks = d.marks || [some(d.rows, 24, 18), d.columns.length <= 12 ? some(d.columns, 12, Math.floor(60 / d.columns.length)) : []];
+      const up = marks[0].map(([at, text]) => [d.lower ? 1 - at : at, text]);
+      const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, plot(canvas, up, marks[1]),
+        make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}${d.unit ? ` by ${d.unit}` : ""}, the first at the lower left` : title }),
         legend, note));
       explain();
       host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", select))] : []), stage, out);
@@ -65,8 +87,8 @@
         frame(show(right, raster(values, rows, columns, { top: d.top, start: i * cells }), false), c * w, r * h, w, h);
         let best = 0;
         for (let j = 1; j < cells; j++) if (values[i * cells + j] > values[i * cells + best]) best = j;
-        const text = best === i ? "the highest of all positions" : `highest at row ${Math.floor(best / columns)}, column ${best % columns} (${number(values[i * cells + best])})`;
-        out.textContent = `Row ${r}, column ${c}: ${number(own[i])} at its own position; ${text}.`;
+        const text = best === i ? "the highest of all positions" : `highest at row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1} (${number(values[i * cells + best])})`;
+        out.textContent = `Row ${r + 1}, column ${c + 1}: ${number(own[i])} at its own position; ${text}.`;
       };
       onPoint(left, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
       onPoint(right, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
@@ -114,7 +136,7 @@
       const plain = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
       const over = make("canvas", { width: plain.width, height: plain.height, className: "smooth" });
       const heat = make("canvas", { width: plain.width, height: plain.height });
-      const strip = make("div", { className: "strip" });
+      const strip = make("div", { className: "strip" }), said = prediction(d);
       const cut = (canvas, i) => {
         const context = canvas.getContext("2d");
         context.drawImage(sprite, i * size.width, 0, size.width, size.height, 0, 0, canvas.width, canvas.height);
@@ -143,9 +165,10 @@
         if (h !== before) small.forEach((c, k) => shade(c, k, h));
         before = h;
         small.forEach((c, k) => c.setAttribute("aria-current", String(k === i)));
+        said.forEach((line) => line.tell(i));
       };
       for (const c of [plain, over, heat]) { c.setAttribute("role", "img"); c.setAttribute("aria-label", host.dataset.alt); }
-      host.append(make("div", { className: "stage" }, pane("Image", plain), pane("Weighted by the map", over), pane("Map", heat)), strip, scale("largest", "share"));
+      host.append(make("div", { className: "stage" }, pane("Image", plain, ...said), pane("Weighted by the map", over), pane("Map", heat)), strip, scale("largest", "share"));
       store.all.push(draw);
       return { images: count, heads: heads > 1 ? heads : 0 };
     },
@@ -157,7 +180,7 @@
       const seen = make("canvas", { width: 420, height: image.height, className: "smooth" });
       const across = Math.ceil(Math.sqrt(heads)), down = Math.ceil(heads / across), gap = 6, tile = Math.round((420 - gap * (across - 1)) / across);
       const tall = Math.round((tile * rows) / columns), wall = make("canvas", { width: 420, height: down * tall + (down - 1) * gap });
-      const out = make("output");
+      const out = make("output"), said = prediction(d);
       out.setAttribute("aria-live", "polite");
       const row = (i, b, h, q) => {
         const start = (((i * blocks + b) * heads + h) * queries + q) * cells, v = new Float32Array(cells);
@@ -194,8 +217,9 @@
           board.drawImage(raster(v, rows, columns), x, y, tile, tall);
           if (k === h) frame(board, x + 1, y + 1, tile - 2, tall - 2);
         });
-        const from = whole ? "the class token" : `the patch in row ${r}, column ${c}`;
-        out.textContent = `${d.labels ? d.labels[i] + ": b" : "B"}lock ${b}, ${h < 0 ? "mean of heads" : "head " + h}, from ${from}: most attention on row ${Math.floor(best / columns)}, column ${best % columns} (${percent(most)}).`;
+        const from = whole ? "the class token" : `the patch in row ${r + 1}, column ${c + 1}`;
+        out.textContent = `${d.labels ? d.labels[i] + ": b" : "B"}lock ${b + 1}, ${h < 0 ? "mean of heads" : "head " + (h + 1)}, from ${from}: most attention on row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1} (${percent(most)}).`;
+        said.forEach((line) => line.tell(i));
         wall.dataset.block = b;
       };
       const move = (x, y) => store.set({ x, y, from: "patch" });
@@ -214,7 +238,7 @@
         const k = Math.floor(((e.clientY - box.top) / box.height) * down) * across + Math.floor(((e.clientX - box.left) / box.width) * across);
         if (k < heads) store.set({ head: store.state.head === k ? -1 : k });
       });
-      host.append(make("div", { className: "stage" }, pane("Point at a patch", image), pane("Where it attends", seen), pane("All heads of the block; click or tap one", wall)), scale("largest", "share of attention"), out);
+      host.append(make("div", { className: "stage" }, pane("Point at a patch", image, ...said), pane("Where it attends", seen), pane("All heads of the block; click or tap one", wall)), scale("largest", "share of attention"), out);
       store.all.push(draw);
       return { images: count, depth: blocks, heads, classToken: d.prefix > 0 };
     },
@@ -225,7 +249,7 @@
       const [count, places, rows, columns] = d.planes[0].shape, cells = rows * columns, size = d.images, words = buffer && new Uint16Array(buffer);
       const tall = Math.round((320 * size.height) / size.width), sheet = (kind) => make("canvas", { width: 320, height: tall, className: kind });
       const image = sheet("smooth"), second = sheet("smooth"), map = sheet(""), strip = make("div", { className: "strip" }), out = make("output");
-      const select = make("select", { ariaLabel: "What is shown" }), legend = make("div");
+      const select = make("select", { ariaLabel: "What is shown" }), legend = make("div"), said = prediction(d);
       out.setAttribute("aria-live", "polite");
       d.planes.forEach((p, i) => select.append(make("option", { value: i, textContent: p.name })));
       const small = [...Array(places).keys()].map((l) => {
@@ -253,13 +277,14 @@
         }
         before = `${i} ${shown}`;
         small.forEach((canvas, k) => canvas.setAttribute("aria-current", String(k === l)));
+        said.forEach((line) => line.tell(i));
         const at = (i * places + l) * cells + r * columns + c, word = words ? ` (${d.classes[words[at]]})` : "";
         const text = d.planes.map((p, k) => `${p.name} ${number(planes[k][at], 2)}`).join(" · ");
-        out.textContent = `${d.names[l]}, row ${r}, column ${c}${word}: ${text}.${d.notes ? " " + d.notes[i][l] : ""}`;
+        out.textContent = `${d.names[l]}, row ${r + 1}, column ${c + 1}${word}: ${text}.${d.notes ? " " + d.notes[i][l] : ""}`;
       };
       select.addEventListener("change", () => { shown = +select.value; draw(store.state); });
       for (const canvas of [image, second, map]) onPoint(canvas, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
-      const panes = [pane(d.titles[0], image), ...(other ? [pane(d.titles[1], second)] : []), pane(d.titles[d.titles.length - 1], map)];
+      const panes = [pane(d.titles[0], image, ...said), ...(other ? [pane(d.titles[1], second)] : []), pane(d.titles[d.titles.length - 1], map)];
       host.append(...(d.planes.length > 1 ? [make("div", { className: "controls" }, make("label", {}, "Show", select))] : []), make("div", { className: "stage" }, ...panes), strip, legend, out);
       store.all.push(draw);
       return { images: count, depth: places };
@@ -270,7 +295,7 @@
       const bytes = new Int8Array(buffer), [count, layers, most, parts] = d.shape, size = d.images;
       const image = make("canvas", { width: 320, height: Math.round((320 * size.height) / size.width), className: "smooth" });
       const colors = make("canvas", { width: 320, height: image.height }), similar = make("canvas", { width: 320, height: image.height });
-      const out = make("output");
+      const out = make("output"), said = prediction(d);
       out.setAttribute("aria-live", "polite");
       const ranges = new Map();
       const range = (l) => {  // ends of the first three components over all images, without the outermost values
@@ -306,11 +331,12 @@
         m.putImageData(pixels, 0, 0);
         frame(show(colors, small, false), c * w, r * h, w, h);
         frame(show(similar, raster(cosines, rows, columns), false), c * w, r * h, w, h);
+        said.forEach((line) => line.tell(i));
         const near = cosines.reduce((a, v) => a + (v > 0.5 ? 1 : 0), 0) / cosines.length;
         out.textContent = `${d.names[l]} (${rows} × ${columns} cells): ${percent(near)} of the image is similar to the selected cell (cosine above 0.5).`;
       };
       for (const canvas of [image, colors, similar]) onPoint(canvas, () => [store.state.x, store.state.y, ...[...d.grids[Math.round(store.state.depth * (layers - 1))]].reverse()], (x, y) => store.set({ x, y }), host.dataset.alt);
-      host.append(make("div", { className: "stage" }, pane("Point at a position", image), pane("Features as colors", colors), pane("Similarity to that position", similar)), scale(1, "cosine"), out);
+      host.append(make("div", { className: "stage" }, pane("Point at a position", image, ...said), pane("Features as colors", colors), pane("Similarity to that position", similar)), scale(1, "cosine"), out);
       store.all.push(draw);
       return { images: count, depth: layers };
     },
@@ -323,7 +349,7 @@
     for (const [k, v] of Object.entries({ r: 5, fill: "none", stroke: "currentColor", "stroke-width": 2, visibility: "hidden", class: "ring" })) ring.setAttribute(k, v);
     svg.append(ring);
     svg.setAttribute("tabindex", 0);
-    host.after(out);
+    host.append(out);  // in the figure: of a wide and a slim one only one is shown
     let at = -1;
     const tell = (i) => {
       at = i;
@@ -347,10 +373,10 @@
     });
   }
   function slider(label, count, store, get, set) {
-    const input = make("input", { type: "range", min: 0, max: count - 1, step: 1 }), text = make("span");
+    const input = make("input", { type: "range", min: 1, max: count, step: 1 }), text = make("span");
     input.setAttribute("aria-label", label);
-    input.addEventListener("input", () => store.set(set(+input.value)));
-    store.all.push((s) => { input.value = get(s); text.textContent = `${get(s)} of ${count - 1}`; });
+    input.addEventListener("input", () => store.set(set(+input.value - 1)));
+    store.all.push((s) => { input.value = get(s) + 1; text.textContent = `${get(s) + 1} of ${count}`; });
     return make("label", {}, label, input, text);
   }
   function controls(section, store, needs) {
@@ -361,7 +387,7 @@
     if (heads > 1) {
       const select = make("select", { ariaLabel: "Head" });
       if (depth > 1) select.append(make("option", { value: -1, textContent: "mean of heads" }));
-      for (let i = 0; i < heads; i++) select.append(make("option", { value: i, textContent: `head ${i}` }));
+      for (let i = 0; i < heads; i++) select.append(make("option", { value: i, textContent: `head ${i + 1}` }));
       select.addEventListener("change", () => store.set({ head: +select.value }));
       store.all.push((s) => { select.value = depth > 1 ? s.head : Math.max(s.head, 0); });
       bar.append(make("label", {}, "Head", select));
@@ -396,5 +422,11 @@
     for (const entry of seen) if (entry.isIntersecting) { near.unobserve(entry.target); start(entry.target); }
   }, { rootMargin: "600px" });
   for (const section of document.querySelectorAll("section.result")) near.observe(section);
+  // on a narrow screen the list of sections is a menu that closes itself; on a wide one it stands at the side
+  const menu = document.getElementById("menu"), wide = matchMedia("(min-width: 62rem)");
+  const fold = () => { menu.open = wide.matches; };
+  wide.addEventListener("change", fold);
+  fold();
+  menu.addEventListener("click", (event) => { if (event.target.closest("a") && !wide.matches) menu.open = false; });
   theme(document.getElementById("theme"));
 })();

@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sightline.report.collect import Collection, PageEntry
-from sightline.report.figures import WIDTH, Drawing, inline_svg, interval_plot
+from sightline.report.figures import WIDTH, Drawing, inline_svg, interval_plot, narrow_drawing
 from sightline.report.sections import Section, data_name, images_label, sections
+from sightline.report.sketches import sketch
 from sightline.spec import Result, legible, to_json
 from sightline.studies.claims import CLAIMS, without_verdict
 from sightline.studies.verdict import Verdict
@@ -23,9 +24,9 @@ from sightline.views.table import view_of
 from sightline.views.view import model_names
 
 DAMAGED = "The numbers of this result are inconsistent"
-MANY = 12  # verdicts shown above the sections; the others are collapsed
+READS = {c.number: [t.__name__ for t in (*c.reads, *c.related)] for c in CLAIMS}  # types of results by claim
 STATES = {"holds": "holds", "does not hold": "not", "undecided": "open"}  # and their CSS classes
-HIDDEN = ("key", "models", "gradient sums", "cells")  # entries of `how` that are long or shown elsewhere
+HIDDEN = ("key", "models", "gradient sums", "cells", "predictions")  # entries of `how` that are long or shown elsewhere
 T = TypeVar("T")
 Values = dict[str, Any]  # the variables of a template
 
@@ -41,6 +42,7 @@ class Page:
     drawings: dict[str, Drawing]  # by entry
     downloads: dict[str, bytes] = field(default_factory=dict)  # data of each entry that fits into the page
     scripts: dict[str, Markup] = field(default_factory=dict)  # data for the page's script, by id
+    narrow: dict[str, Drawing] = field(default_factory=dict)  # the drawings for phones, by entry; drawn when needed
     room: int = ROOM  # bytes for attention
 
     def render(self) -> str:
@@ -55,7 +57,8 @@ class Page:
             lead=self.lead(),
             css=Markup((files / "page.css").read_text()),
             js=Markup("".join((files / name).read_text() for name in ("canvas.js", "page.js"))),
-            sections=made,
+            first=[s for s in made if s.get("leads")],
+            others=[s for s in made if not s.get("leads")],
             scripts=self.scripts,
             **self.summary(),
         )
@@ -71,19 +74,34 @@ class Page:
     def summary(self) -> Values:
         """Counts, one line per verdict, claims without a verdict, and what is missing from the page."""
         states: list[str] = [v.state for v in self.verdicts]
-        first = self.verdicts
-        if len(first) > MANY:  # decided ones before undecided ones
-            first = sorted(first, key=lambda v: v.state == "undecided")
+        groups = self.groups()
         alarming = ("Left out", "could not", "failed")
         return {
             "counts": [(states.count(state), state, css) for state, css in STATES.items()],
-            "cards": [self.card(v) for v in first[:MANY]],
-            "more_cards": [self.card(v) for v in first[MANY:]],
+            "groups": [g for g in groups if g["decided"]],
+            "undecided": [g for g in groups if not g["decided"]],
             "claims": len(CLAIMS),
             "missing": without_verdict(self.verdicts),
             "notices": self.found.notices,
             "alarm": any(word in n for n in self.found.notices for word in alarming),
         }
+
+    def groups(self) -> list[Values]:
+        """The verdicts by claim, with what each model or pair of models says inside."""
+        found: dict[str, list[Verdict]] = {}
+        for v in self.verdicts:
+            found.setdefault(v.claim, []).append(v)
+        return [
+            {
+                "claim": claim,
+                "statement": same[0].statement,
+                "source": same[0].source,
+                "decided": any(v.state != "undecided" for v in same),
+                "cards": [self.card(v) for v in same],
+                "sketch": next((made for kind in READS.get(claim, ()) if (made := sketch(kind))), None),
+            }
+            for claim, same in found.items()
+        ]
 
     def card(self, v: Verdict) -> Values:
         """A verdict with its effects, and with the images if two verdicts differ only in these."""
@@ -111,6 +129,8 @@ class Page:
             "sentence": sentence(s.first),
             "figures": [self.figure(e, room) for e in s.entries],
             "paper": s.paper,
+            "sketch": sketch(type(s.first).__name__) if s.paper else None,
+            "leads": s.leads,
             "cards": [self.card(v) for v in s.verdicts(self.verdicts)],
             "details": [{"title": e.result.title} | details(e.result) for e in s.entries],
             "downloads": [(f"{e.name}.npz", self.address(e)) for e in s.entries],
@@ -122,14 +142,20 @@ class Page:
         alt = f"{e.result.title}. {text}"
         made: Values = {"name": ", ".join(model_names(e.result)) or e.result.title, "sentence": text, "alt": alt}
         made |= attempt(lambda: self.widget(e, room), lambda why: {"widget": None, "problem": why})
-        made |= {"svg": None, "points": ""}
+        made["drawn"] = []
         if e.name in self.drawings and (made["widget"] is None or view_of(e.result).figure_and_widget):
-            drawing = self.drawings[e.name]
-            made["svg"] = inline_svg(drawing.svg, e.name, alt)
-            if drawing.points:
-                made["points"] = f"points-{e.name}"
-                self.scripts[made["points"]] = json_script(drawing.points)
+            if e.name not in self.narrow:
+                self.narrow[e.name] = attempt(lambda: narrow_drawing(e.result), lambda why: self.drawings[e.name])
+            wide, slim = self.drawings[e.name], self.narrow[e.name]
+            made["drawn"] = [self.drawn(wide, e.name, "wide", alt), self.drawn(slim, f"{e.name}-slim", "slim", alt)]
         return made
+
+    def drawn(self, drawing: Drawing, name: str, css: str, alt: str) -> Values:
+        """One drawing and its points, for wide or for slim places."""
+        source = f"points-{name}" if drawing.points else ""
+        if source:
+            self.scripts[source] = json_script(drawing.points)
+        return {"svg": inline_svg(drawing.svg, name, alt), "points": source, "css": css, "width": drawing.width}
 
     def widget(self, e: PageEntry, room: int) -> Values:
         """The interactive widget and its data; None if there is only a figure."""

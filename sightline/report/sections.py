@@ -10,7 +10,7 @@ from sightline.spec import ModelId, Result
 from sightline.studies.claims import CLAIMS
 from sightline.studies.evidence import key
 from sightline.studies.verdict import Verdict
-from sightline.views.table import position, view_of
+from sightline.views.table import FIRST, position, view_of
 from sightline.views.view import Paper, View
 
 
@@ -37,6 +37,11 @@ class Section:
     @property
     def heading(self) -> str:
         return self.view.heading_of(self.first) + self.suffix
+
+    @property
+    def leads(self) -> bool:
+        """Whether it stands before the verdicts: accuracy, and what can be explored on images."""
+        return position(self.first) < FIRST
 
     @property
     def paper(self) -> Paper | None:

@@ -16,6 +16,7 @@ from .recipes.hyperrule import bit_hyperrule_lr as bit_hyperrule_lr
 from .recipes.hyperrule import bit_hyperrule_sizes as bit_hyperrule_sizes
 from .rehearsal import ResumeProof as ResumeProof
 from .rehearsal import SmokeReport as SmokeReport
+from .rehearsal import is_rehearsal as is_rehearsal
 from .rehearsal import prove_resume as prove_resume
 from .rehearsal import smoke_run as smoke_run
 from .run.curves import Curves as Curves

@@ -38,7 +38,7 @@ from sightline.training.run.identity import environment, fingerprint, identity
 from sightline.training.run.trackers import open_tracker
 from sightline.training.system import catch_stop_signals
 from sightline.training.train_state import TrainState, overwrite_model
-from sightline.training.validation import validate
+from sightline.training.validation import calibrate, validate
 
 Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # interval in steps, function of the model
 log = logging.getLogger("sightline.training")
@@ -172,7 +172,7 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
             meter.wait_for_data()
     if not over:
         raise Stopped(f"stopped at step {step:,} of {plan.steps:,}, saved in {run.folder}; run it again to resume")
-    finish(run, state, step=step, best=best, bad=bad)
+    finish(job, state, step=step, best=best, bad=bad)
 
 
 def training_batches(
@@ -291,9 +291,10 @@ def prepare(job: Job, about: dict[str, Any], state: TrainState) -> tuple[Job, Tr
     return job, state, facts
 
 
-def finish(run: Run, state: TrainState, *, step: int, best: dict[str, Any] | None, bad: dict[str, str]) -> None:
+def finish(job: Job, state: TrainState, *, step: int, best: dict[str, Any] | None, bad: dict[str, str]) -> None:
     """Save the last weights with probes for verification, complete run.json, and leave the saved weights in the
     model."""
+    run = job.run
     save_weights(run, state, LAST, probes=True)
     with state.evaluation_model() as model:
         if state.average is not None:
@@ -307,7 +308,8 @@ def finish(run: Run, state: TrainState, *, step: int, best: dict[str, Any] | Non
         overwrite_model(state.model, run.model.to(state.device))
     if state.processes.first:
         out = run.model
-        ended = {"step": step, "best": best, "bad images": bad, "weights": fingerprint(out)}
+        ended: dict[str, Any] = {"step": step, "best": best, "bad images": bad, "weights": fingerprint(out)}
+        ended |= calibrate(out.to(state.device), job.val, state.recipe)
         run.write_record({**run.about, "ended": {**ended, "at": time.strftime("%Y-%m-%d %H:%M:%S")}})
     state.processes.barrier()
 

@@ -4,7 +4,7 @@ import math
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from sightline.data.augment.augment import Augment
 from sightline.data.draws import Number
@@ -164,10 +164,41 @@ class Recipe:
     def change(self, settings: Iterable[str]) -> "Recipe":
         """A copy with `name=value` settings, as `--set` takes them; `augment.mixup=0.2` sets a nested field.
 
+        The schedule follows the length: with other `steps` or `epochs`, warm-up and milestones keep their shares of
+        training unless they are set, too.
+
         >>> sl.Recipe(lr=1e-3, batch=64, steps=10).change(["lr=0.01", "augment.mixup=0.2", "clip=none"]).augment.mixup
         0.2
+        >>> sl.Recipe(lr=1e-3, batch=64, steps=500, warmup=100).change(["steps=40"]).warmup_steps(1000)
+        8
         """
-        return apply_settings(self, settings)
+        settings = list(settings)
+        named = {setting.partition("=")[0].strip() for setting in settings}
+        changed = apply_settings(self._in_shares(named) if "steps" in named else self, settings)
+        return changed._stretched(self.epochs, named) if "epochs" in named else changed
+
+    def _in_shares(self, named: set[str]) -> "Recipe":
+        """A copy in which the parts of the schedule that are not `named` are shares of training, not steps."""
+        # of epochs only the images tell how many steps they are: a warm-up is taken for a tenth of them
+        length = self.steps or 10 * self.warmup
+        shares: dict[str, Any] = {}
+        if "warmup" not in named and 1 <= self.warmup < length:
+            shares["warmup"] = self.warmup / length
+        if "milestones" not in named and self.milestones and 1 <= max(self.milestones) < length:
+            shares["milestones"] = tuple(m / length if m >= 1 else m for m in self.milestones)
+        return replace(self, **shares)
+
+    def _stretched(self, before: Number | None, named: set[str]) -> "Recipe":
+        """A copy whose warm-up and milestones in steps follow the number of epochs."""
+        if not before or not self.epochs:
+            return self
+        ratio = self.epochs / before
+        stretched: dict[str, Any] = {}
+        if "warmup" not in named and self.warmup >= 1:
+            stretched["warmup"] = max(1, round(self.warmup * ratio))
+        if "milestones" not in named and self.milestones and max(self.milestones) >= 1:
+            stretched["milestones"] = tuple(round(m * ratio) if m >= 1 else m for m in self.milestones)
+        return replace(self, **stretched)
 
 
 def _choices(hint: typing.Any) -> tuple[typing.Any, ...]:

@@ -19,6 +19,7 @@ from sightline.training.recipe import Recipe
 from sightline.training.run.folder import MODEL, Run
 
 PROOF_STEPS = 6
+REHEARSAL = " (smoke)"  # at the end of the recipe's name in the record of a smoke run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +79,24 @@ def smoke_run(
     return SmokeReport(run=run, losses=_losses(run), metrics=run.summary())
 
 
+def is_rehearsal(run: Run) -> bool:
+    """Whether a folder contains a smoke run, which may be removed for the real one.
+
+    >>> import tempfile
+    >>> train = sl.dataset("scenes/shape", num=16, size=16)
+    >>> model = sl.build("vit-nano4", classes=10, size=16, depth=1)
+    >>> report = sl.training.smoke_run(model, train, sl.recipes.laptop_vit(), out=tempfile.mkdtemp())
+    >>> sl.training.is_rehearsal(report.run)
+    True
+    """
+    return str(run.about["name"]).endswith(REHEARSAL)
+
+
 def smoke_recipe(recipe: Recipe, images: int) -> Recipe:
     """The recipe cut down to two steps of at most eight images, and one evaluation."""
     return replace(
         recipe,
+        name=recipe.name + REHEARSAL,
         steps=2,
         epochs=None,
         batch=min(recipe.batch, 8, images),

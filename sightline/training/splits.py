@@ -24,6 +24,18 @@ class DataSplit:
     test: Dataset | None
     rule: str
 
+    def describe(self) -> str:
+        """Which images are for what, in one line."""
+        train = f"{len(self.train):,} images to train on"
+        val = (
+            f"validation: {self.rule} ({len(self.val):,}, each class alike)"
+            if self.val is not None
+            else "no validation"
+        )
+        val = val.replace(", each class alike", "") if self.rule.startswith("the split") else val
+        test = f"test: {len(self.test):,}" if self.test is not None else "no test (--split 0.8 keeps a fifth for one)"
+        return f"{train}; {val}; {test}"
+
 
 def split_data(
     data: str | Path,
@@ -32,21 +44,26 @@ def split_data(
     num: int | None = None,
     fraction: float | None = None,
     size: int | None = None,
+    split: float | None = None,
 ) -> DataSplit:
     """Open a dataset for training, by name or by path, with validation and test data.
 
     `val` is the name of a split, a share of the training data such as "0.1", or "none". By default it is the split val;
     without one, a tenth of the training data is held out, or 2 % from 20,000 images on. The split test, if there is
     one and it is not the validation data, is for the end. `num` and `size` are for synthetic scenes; `fraction` keeps
-    a share of the training data.
+    a share of the training data. Data without splits has no test data, unless `split` says which share of the images is
+    to train on: the others are the test, in each class alike.
 
     >>> split = sl.training.split_data("scenes/shape", val="0.25", num=100, size=16, fraction=0.5)
     >>> len(split.train), len(split.val), split.rule
-    (38, 25, '25% of the training data')
+    (38, 25, '25 % of the training data')
     """
     splits, options = available_splits(data), _scene_options(str(data), num, size)
     held_out_options = {**options, "num": min(MOST_HELD_OUT, options["num"])} if options else {}
     train = dataset(data, split="train" if "train" in splits else None, **options)
+    test: Dataset | None = None
+    if split is not None:
+        train, test = _divided(data, train, splits, split)
     name = "val" if val is None and "val" in splits else val
     held_out: Dataset | None = None
     if name in splits:
@@ -56,10 +73,21 @@ def split_data(
     else:
         share = _share(name, len(train))
         train, held_out = train.split(1 - share, seed=0)
-        rule = f"{100 * share:g}% of the training data"
-    has_test = "test" in splits and name != "test"
-    test = dataset(data, split="test", **held_out_options) if has_test else None
+        rule = f"{100 * share:g} % of the training data"
+    if "test" in splits and name != "test":
+        test = dataset(data, split="test", **held_out_options)
     return DataSplit(train=train if fraction is None else train.subset(fraction), val=held_out, test=test, rule=rule)
+
+
+def _divided(data: str | Path, whole: Dataset, splits: tuple[str, ...], share: float) -> tuple[Dataset, Dataset]:
+    """A share of the images to train on, and the others for the test."""
+    if splits:
+        raise ValueError(f"--split is for data without splits; {data} has {', '.join(splits)}.")
+    if not 0 < share < 1:
+        raise ValueError(
+            f"--split is the share of the images to train on, between 0 and 1, such as 0.8; got {share:g}."
+        )
+    return whole.split(share, seed=0)
 
 
 def _scene_options(data: str, num: int | None, size: int | None) -> dict[str, Any]:

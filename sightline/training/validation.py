@@ -1,17 +1,22 @@
 """Validation during training, every image once whatever the number of processes; and the test afterwards."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, hash_key
-from sightline.evals.accuracy import evaluate
+from sightline.evals.accuracy import evaluate, logits
+from sightline.evals.prediction import fit_temperature
+from sightline.models.construct import Model
 from sightline.spec import Result
 from sightline.training.objectives.classification import ClassificationObjective, classification_loss
+from sightline.training.recipe import Recipe
 from sightline.training.run.folder import Run
 from sightline.training.train_state import TrainState
 
 LARGEST_BATCH = 256
+ENOUGH = 5_000  # images to fit one number by
 
 
 def validate(state: TrainState, val: Dataset, *, workers: int = 0) -> dict[str, float]:
@@ -50,6 +55,15 @@ def _batch_sums(state: TrainState, images: Tensor, labels: Tensor, rows: Tensor)
     else:
         correct = (logits.argmax(1) == labels).sum()
     return torch.tensor([loss.item(), correct.item(), n], dtype=torch.float64)
+
+
+def calibrate(model: Model, val: Dataset | None, recipe: Recipe) -> dict[str, float]:
+    """The temperature that makes probabilities fit the validation data, for `sl.predict`; nothing without such data."""
+    if val is None or val.labels.ndim != 1 or recipe.task != "classify" or recipe.loss != "softmax":
+        return {}
+    val = val if len(val) <= ENOUGH else val.sample(ENOUGH)
+    said = logits(model, val, batch=min(LARGEST_BATCH, recipe.micro or LARGEST_BATCH))
+    return {"temperature": fit_temperature(said, val.labels.astype(np.int64))}
 
 
 def evaluate_run(run: Run, test: Dataset) -> Result:

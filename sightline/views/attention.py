@@ -9,21 +9,33 @@ from sightline.analysis.attention.distance import AttentionDistance
 from sightline.analysis.attention.head_attention import HeadAttention
 from sightline.analysis.attention.rollout import AttentionMaps
 from sightline.views.payload import compress, maps_on_images, plane, sprite
-from sightline.views.style import COLORS, INK, PALE, SIMILARITY, bare, finite, mosaic, spread_out
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, pair, percent
+from sightline.views.style import (
+    COLORS,
+    INK,
+    PALE,
+    SIMILARITY,
+    bare,
+    finite,
+    in_a_row,
+    is_narrow,
+    mosaic,
+    panels,
+    spread_out,
+)
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent
 
 IMAGES = 6  # that a figure shows
 
 
 def draw_distance(r: AttentionDistance, figure: Any) -> None:
     """Sorted heads of the outer blocks (Raghu et al., figure 3), and every head by depth (ViT, figures 7 and 11)."""
-    left, right = figure.subplots(1, 2, sharey=True)
+    left, right = panels(figure, 2, share_y=True)
     for i, (block, heads) in enumerate(r.sorted_heads()):
-        left.plot(range(1, len(heads) + 1), heads, marker="o", color=COLORS[i], label=f"block {block}")
+        left.plot(range(1, len(heads) + 1), heads, marker="o", color=COLORS[i], label=f"block {block + 1}")
     left.set_xlabel("heads, sorted")
     left.set_ylabel("mean attention distance, pixels")
     left.set_xticks(spread_out(r.pixels.shape[1], 8) and [1 + i for i in spread_out(r.pixels.shape[1], 8)])
-    depth = np.repeat(np.arange(len(r.pixels)), r.pixels.shape[1])
+    depth = np.repeat(np.arange(1, len(r.pixels) + 1), r.pixels.shape[1])
     dots = right.scatter(
         depth,
         r.pixels.ravel(),
@@ -36,7 +48,7 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
         edgecolors=INK,
         linewidths=0.7,
     )
-    right.set_xlabel("block, first to last")
+    right.set(xlabel="block, first to last", ylabel="distance, pixels" if is_narrow() else "")
     for ax in (left, right):
         ax.axhline(r.uniform, color=PALE, linestyle="--", zorder=0, label="uniform attention")
         ax.set_ylim(0, max(r.uniform, finite(r.pixels).max(initial=0)) * 1.08)
@@ -73,6 +85,7 @@ DISTANCE = View(
     draw=draw_distance,
     size=(9.0, 4.0),
     several_panels=True,
+    narrow=6.0,
     paper=Paper(
         f"{VIT}, figure 7; {RAGHU}, figure 3",
         "Lower blocks mix local and global heads; in upper blocks all heads are global.",
@@ -105,7 +118,7 @@ def draw_maps(r: AttentionMaps, figure: Any) -> None:
 
 def draw_on_images(images: NDArray | None, maps: NDArray, figure: Any) -> None:
     """Images above, the same weighted by their maps below; without images, the maps."""
-    count = min(IMAGES, len(maps))
+    count = min(in_a_row(IMAGES), len(maps))
     axes = figure.subplots(2 if images is not None else 1, count, squeeze=False)
     for i in range(count):
         if images is not None:
@@ -130,7 +143,7 @@ def _draw_head_maps(r: AttentionMaps, figure: Any) -> None:
         for j, head in enumerate(heads):
             axes[i, start + j].imshow(r.maps[i, head], cmap=SIMILARITY, vmin=0)
             if i == 0:
-                axes[i, start + j].set_title(f"head {head}", fontsize=8)
+                axes[i, start + j].set_title(f"head {head + 1}")
     for ax in axes.flat:
         bare(ax, ax.get_title())
 
@@ -147,11 +160,11 @@ def maps_variant(r: AttentionMaps) -> str:
     """The kind of rollout, or the block whose heads are shown."""
     if isinstance(kind := r.how.get("kind"), str):
         return f"rollout {kind}"
-    return f"block {r.how['block']}" if isinstance(r.how.get("block"), int) else pair(r)
+    return f"heads of block {r.how['block'] + 1}" if isinstance(r.how.get("block"), int) else pair(r)
 
 
 def maps_payload(r: AttentionMaps, room: int) -> Payload | None:
-    return maps_on_images(r.maps, r.images)
+    return maps_on_images(r.maps, r.images, captions(r, len(r.maps)))
 
 
 MAPS = View(
@@ -183,8 +196,8 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
     blocks, heads = r.attention.shape[1:3]
     tiles = r.attention[0, :, :, r.prefix + cell].reshape(blocks * heads, y, x) / 255
     right.imshow(mosaic(tiles, heads), cmap=SIMILARITY, vmin=0, vmax=1)
-    right.set_xticks([(i + 0.5) * (x + 1) - 1 for i in range(heads)], [str(i) for i in range(heads)])
-    right.set_yticks([(i + 0.5) * (y + 1) - 1 for i in range(blocks)], [str(i) for i in range(blocks)])
+    right.set_xticks([(i + 0.5) * (x + 1) - 1 for i in range(heads)], [str(i + 1) for i in range(heads)])
+    right.set_yticks([(i + 0.5) * (y + 1) - 1 for i in range(blocks)], [str(i + 1) for i in range(blocks)])
     right.set_xlabel("head")
     right.set_ylabel("block")
     right.spines[:].set_visible(False)
@@ -210,6 +223,7 @@ def head_attention_payload(r: HeadAttention, room: int) -> Payload:
     return {
         "widget": "headAttention",
         "images": sprite(r.images[:kept]),
+        "captions": captions(r, kept),
         "shape": (kept, *r.attention.shape[1:]),
         "data": data,
         "peaks": plane(r.peaks[:kept].astype(np.float64), bits=16),

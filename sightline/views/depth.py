@@ -12,8 +12,8 @@ from sightline.analysis.receptive_fields import ReceptiveField
 from sightline.analysis.residual import ResidualRatios
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
 from sightline.views.payload import compress, plane, sprite, tiles
-from sightline.views.style import COLORS, PALE, SIMILARITY, bare, finite, heat, mosaic, spread_out
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, pair, percent
+from sightline.views.style import COLORS, PALE, SIMILARITY, bare, finite, heat, in_a_row, mosaic, panels, spread_out
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent
 
 FIELD = 96  # pixels along an axis of a receptive field on the page
 
@@ -35,7 +35,7 @@ def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
         for j, layer in enumerate(layers):
             axes[i, j + 1].imshow(as_rgb(r.cells(i, layer), r.grids[layer]))
             if i == 0:
-                axes[i, j + 1].set_title(f"block {layer}", fontsize=8)
+                axes[i, j + 1].set_title(f"block {layer + 1}")
     for ax in axes.flat:
         bare(ax, ax.get_title())
 
@@ -53,6 +53,7 @@ def feature_pca_payload(r: FeaturePCA, room: int) -> Payload:
     return {
         "widget": "featurePca",
         "images": sprite(r.images),
+        "captions": captions(r, len(r.images)),
         "shape": r.features.shape,
         "data": compress(r.features.tobytes()),
         "grids": r.grids,
@@ -62,7 +63,7 @@ def feature_pca_payload(r: FeaturePCA, room: int) -> Payload:
 
 FEATURE_PCA = View(
     of=FeaturePCA,
-    heading="An image on its way through the network",
+    heading="An image on its way through the network (PCA of features)",
     sentence=feature_pca_sentence,
     draw=draw_feature_pca,
     size=(9.0, 3.6),
@@ -74,14 +75,14 @@ FEATURE_PCA = View(
 def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     """Maps by depth (Raghu et al., figure 6), and the radii that hold 50 % and 90 % of their mass."""
     above, below = figure.subfigures(2, 1, height_ratios=(3, 4))
-    chosen = spread_out(len(r.maps), 6)
+    chosen = spread_out(len(r.maps), in_a_row(6))
     axes = above.subplots(1, len(chosen), squeeze=False)[0]
     for ax, i in zip(axes, chosen):
         small = coarse_field(r.maps[i])
         ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=SIMILARITY, vmin=0, vmax=1)
-        bare(ax, f"block {i}")
+        bare(ax, f"block {i + 1}")
     ax = below.subplots()
-    depth = np.arange(len(r.maps))
+    depth = np.arange(1, len(r.maps) + 1)
     for j, share in enumerate((50, 90)):
         error = None if r.radii_error is None else finite(1.96 * r.radii_error[:, j])
         ax.errorbar(
@@ -136,6 +137,7 @@ RECEPTIVE_FIELD = View(
     sentence=receptive_sentence,
     draw=draw_receptive,
     size=(8.6, 5.0),
+    narrow=4.6,
     several_panels=True,
     paper=Paper(
         f"{RAGHU}, figures 6 and C.1 to C.4",
@@ -151,12 +153,13 @@ RECEPTIVE_FIELD = View(
 def draw_residual(r: ResidualRatios, figure: Any) -> None:
     """Norm ratio of skip and branch: every token by addition, and class token against patches (figure 7)."""
     tokens = r.per_token.shape[2] > 0 and np.isfinite(r.per_token[0]).any()
-    axes = figure.subplots(1, 2 if tokens else 1, squeeze=False)[0]
+    axes = panels(figure, 2 if tokens else 1)
     if tokens:
         with np.errstate(all="ignore"):
             log = np.log10(r.per_token[0])
-        shown = axes[0].imshow(log, cmap="cividis", aspect="auto", origin="upper")
-        axes[0].set_xlabel("token (0: class token)" if np.isfinite(r.class_token[0]).any() else "token")
+        ends = (0.5, log.shape[1] + 0.5, log.shape[0] + 0.5, 0.5)
+        shown = axes[0].imshow(log, cmap="cividis", aspect="auto", origin="upper", extent=ends)
+        axes[0].set_xlabel("token (the first: class token)" if np.isfinite(r.class_token[0]).any() else "token")
         axes[0].set_ylabel("addition, first to last")
         axes[0].spines[:].set_visible(False)
         figure.colorbar(shown, ax=axes[0], label="log₁₀ |skip| / |branch|", fraction=0.05, pad=0.02)
@@ -165,9 +168,10 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
     for i, kind in enumerate(kinds):
         rows = r.of(kind)
         where = "patches" if tokens else "locations"
-        ax.plot(rows, r.ratio[rows], marker="o", color=COLORS[i], label=f"{where}, {kind}")
+        at = np.asarray(rows) + 1
+        ax.plot(at, r.ratio[rows], marker="o", color=COLORS[i], label=f"{where}, {kind}")
         if np.isfinite(r.class_token[0]).any():
-            ax.plot(rows, r.class_token[0][rows], marker="s", linestyle="--", color=COLORS[i], label=f"class, {kind}")
+            ax.plot(at, r.class_token[0][rows], marker="s", linestyle="--", color=COLORS[i], label=f"class, {kind}")
     ax.set_yscale("log")
     for axis_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
         axis_formatter(lambda value, _: f"{value:.3g}")
@@ -185,16 +189,17 @@ def residual_sentence(r: ResidualRatios) -> str:
     if np.isfinite(r.class_token[0]).any():
         above = r.class_minus_patches() > 0
         text += f"; the class token's ratio is above the patches' at {int(above.sum())} of {len(above)} additions"
-        text += f", last at addition {int(np.flatnonzero(above)[-1])}" if above.any() else ""
+        text += f", last at addition {int(np.flatnonzero(above)[-1]) + 1}" if above.any() else ""
     return text + "."
 
 
 RESIDUAL = View(
     of=ResidualRatios,
-    heading="What the skip connections carry",
+    heading="What the skip connections carry (norm ratios)",
     sentence=residual_sentence,
     draw=draw_residual,
     size=(9.0, 4.0),
+    narrow=lambda r: 6.4 if r.per_token.shape[2] else 3.4,
     several_panels=True,
     paper=Paper(
         f"{RAGHU}, figures 7, E.1, E.2",
@@ -225,7 +230,7 @@ def filters_sentence(r: PatchFilters) -> str:
 
 PATCH_FILTERS = View(
     of=PatchFilters,
-    heading="Patch filters",
+    heading="Patch filters (principal components)",
     sentence=filters_sentence,
     draw=draw_filters,
     size=(6.4, 4.0),
@@ -235,7 +240,7 @@ PATCH_FILTERS = View(
 
 def draw_positions(r: PositionSimilarity, figure: Any) -> None:
     """One tile per patch (ViT, figure 7 middle), and the mean cosine by distance."""
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    left, right = panels(figure, 2, (3, 2))
     rows, columns = r.tiles.shape[1:]
     keep = [i * columns + j for i in spread_out(rows, 8) for j in spread_out(columns, 8)]
     heat(left, mosaic(r.tiles[keep], len(spread_out(columns, 8))), label="cosine")
@@ -267,6 +272,7 @@ POSITIONS = View(
     sentence=positions_sentence,
     draw=draw_positions,
     size=(8.6, 4.4),
+    narrow=6.2,
     several_panels=True,
     paper=Paper(f"{VIT}, figure 7 middle", "Closer patches have more similar embeddings; rows and columns show."),
     payload=positions_payload,
@@ -293,7 +299,7 @@ def neighbors_sentence(r: NeighborSimilarity) -> str:
 
 NEIGHBORS = View(
     of=NeighborSimilarity,
-    heading="Neighboring patches",
+    heading="Neighboring patches (correlation of pixels)",
     sentence=neighbors_sentence,
     draw=draw_neighbors,
     size=(6.0, 3.6),

@@ -6,7 +6,7 @@ from typing import Any
 from sightline.files import atomic
 from sightline.spec import Result
 from sightline.training.run.folder import Run
-from sightline.views.style import figure_style, new_figure
+from sightline.views.style import NARROW, figure_style, is_narrow, new_figure
 from sightline.views.table import view_of
 
 
@@ -30,7 +30,8 @@ def draw(result: Result | Run, ax: Any = None, *, title: bool = True) -> Any:
         raise ValueError(f"sl.draw takes a result, such as sl.cka returns, or a run; got a {type(result).__name__}.")
     view = view_of(result)
     with figure_style():
-        figure = ax.figure if ax is not None else new_figure(view.size)
+        size = (NARROW, view.narrow_height(result)) if is_narrow() else view.size
+        figure = ax.figure if ax is not None else new_figure(size)
         if view.several_panels:
             place = figure if ax is None else _subfigure(ax)
             view.draw(result, place)

@@ -76,18 +76,27 @@ def heat_map(values: dict[str, NDArray], names: tuple[tuple[str, ...], ...], **m
     return {"widget": "heat", "rows": labels[0], "columns": labels[1], "planes": planes, "notice": notice, **more}
 
 
+def block_marks(blocks: tuple[int, ...]) -> list[tuple[float, str]]:
+    """The middle of each run of layers of one block, within 0..1, with its number from 1; at most 14 of them."""
+    ends = [i for i in range(1, len(blocks)) if blocks[i] != blocks[i - 1]]
+    runs = [(a, b) for a, b in zip([0, *ends], [*ends, len(blocks)]) if blocks and blocks[a] >= 0]
+    step = -(-len(runs) // 14) or 1
+    return [((a + b) / 2 / len(blocks), str(blocks[a] + 1)) for a, b in runs[::step]]
+
+
 def tiles(maps: NDArray, grid: tuple[int, int], *, what: str, about: str) -> Payload:
     """One map per grid cell."""
     return {"widget": "tiles", "grid": grid, "what": what, "about": about, **plane(maps, nice_top(maps), bits=8)}
 
 
-def maps_on_images(maps: NDArray, images: NDArray[np.uint8] | None) -> Payload | None:
+def maps_on_images(maps: NDArray, images: NDArray[np.uint8] | None, captions: list[str]) -> Payload | None:
     """Maps over the images they belong to; nothing where the images were not kept."""
     if images is None:
         return None
     some = maps[:SHOWN, None] if maps.ndim == 3 else maps[:SHOWN]
     scale = some / np.maximum(some.max((-1, -2), keepdims=True), 1e-12)
-    return {"widget": "maps", "images": sprite(images[:SHOWN]), **plane(scale, bits=8)}
+    shown = {"images": sprite(images[:SHOWN]), "captions": captions[:SHOWN]}
+    return {"widget": "maps", **shown, **plane(scale, bits=8)}
 
 
 def film(
@@ -99,10 +108,12 @@ def film(
     other: NDArray[np.uint8] | None = None,
     notes: list[list[str]] | None = None,
     words: tuple[NDArray, list[str]] | None = None,
+    captions: list[str] | None = None,
 ) -> Payload:
     """Maps (image, depth, rows, columns) by what they measure, each with the top of its scale, beside their images.
 
-    `other` are second images, `notes` a line per image and depth, `words` the number of a name for each cell.
+    `other` are second images, `notes` a line per image and depth, `words` the number of a name for each cell,
+    `captions` what is said of each image.
     """
     made: Payload = {"widget": "film", "images": sprite(images), "names": names, "titles": titles}
     made["planes"] = [{"name": name, **plane(values, top)} for name, (values, top) in planes.items()]
@@ -110,6 +121,8 @@ def film(
         made["other"] = sprite(other)
     if notes is not None:
         made["notes"] = notes
+    if captions:
+        made["captions"] = captions
     if words is not None:
         made |= {"words": compress(words[0].astype("<u2").tobytes()), "classes": words[1]}
     return made

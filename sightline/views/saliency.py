@@ -1,5 +1,6 @@
 """Views of saliency: attribution maps, and how much of a map lies on the object."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,11 @@ import numpy as np
 from sightline.analysis.saliency.attribution import Attribution
 from sightline.analysis.saliency.faithfulness import ObjectMass
 from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.evals.interval import half_width
 from sightline.views.attention import draw_on_images
 from sightline.views.payload import maps_on_images
 from sightline.views.style import COLORS, PALE, finite
-from sightline.views.view import VIT, Paper, Payload, View, percent
+from sightline.views.view import VIT, Paper, Payload, View, captions, pair, percent
 
 ON_THE_OBJECT = "How much of a map lies on the object"
 PAPER = Paper(f"{VIT}, figure 6", "Attention lies on the object.")
@@ -35,16 +37,27 @@ def draw_attribution(r: Attribution, figure: Any) -> None:
 def attribution_sentence(r: Attribution) -> str:
     gain = float((r.insertion - r.deletion).mean())
     chance = float((r.insertion_random - r.deletion_random).mean())
-    better = "better" if gain > chance else "no better"
+    more = (r.insertion - r.deletion) - (r.insertion_random - r.deletion_random)
+    half, mean = float(half_width(more)), float(more.mean())
+    verdict = f"the maps are {'better' if mean > half else 'worse' if -mean > half else 'no better'} than chance"
+    verdict = verdict if math.isfinite(half) else "one image does not say whether the maps are better than chance"
     same = float(np.nanmean(r.agreement_random_weights))
     return (
-        f"Insertion minus deletion is {gain:.2f}, against {chance:.2f} for a random order: the maps are {better} than "
-        f"chance. With randomized weights the maps keep a rank correlation of {same:.2f}."
+        f"Insertion minus deletion is {gain:.2f}, against {chance:.2f} for a random order: {verdict}. "
+        f"With randomized weights the maps keep a rank correlation of {same:.2f}."
     )
 
 
 def attribution_payload(r: Attribution, room: int) -> Payload | None:
-    return maps_on_images(r.maps, r.images)
+    return maps_on_images(r.maps, r.images, captions(r, len(r.maps)))
+
+
+METHODS = {"grad_cam": "Grad-CAM", "rollout": "attention rollout", "gradient_rollout": "rollout by gradient"}
+
+
+def attribution_variant(r: Attribution) -> str:
+    """The method of the maps."""
+    return METHODS.get(str(r.how.get("method")), str(r.how.get("method") or "")) or pair(r)
 
 
 ATTRIBUTION = View(
@@ -54,6 +67,7 @@ ATTRIBUTION = View(
     draw=draw_attribution,
     size=(8.6, 5.2),
     several_panels=True,
+    variant=attribution_variant,
     payload=attribution_payload,
 )
 

@@ -15,7 +15,7 @@ from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
 from sightline.training.run.curves import Curves
 from sightline.views.payload import SIDE, heat_map
-from sightline.views.style import COLORS, PALE, finite, heat, legend, lines, spread_out
+from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
 from sightline.views.view import RAGHU, VIT, Paper, Payload, View, percent
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
@@ -80,7 +80,7 @@ EPISODES = View(
 
 def draw_layer_probes(r: LayerProbes, ax: Any) -> None:
     """Accuracy by block, one line per model and choice of tokens (Raghu et al., figures 11b and 13)."""
-    lines(ax, np.arange(r.accuracy.shape[1]), 100 * r.accuracy, r.curves, 100 * r.half_width)
+    lines(ax, np.arange(1, r.accuracy.shape[1] + 1), 100 * r.accuracy, r.curves, 100 * r.half_width)
     ax.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))
     ax.legend(loc="best")
 
@@ -106,15 +106,15 @@ LAYER_PROBES = View(
 def draw_probes(r: ProbeAccuracy, figure: Any) -> None:
     """Accuracy by layer; where every token was probed, also the maps over the grid (figures 11a and D.4)."""
     maps = [l for l in r.layers if r.grids and l in r.grids]
-    shown = [maps[i] for i in spread_out(len(maps), 5)]
+    shown = [maps[i] for i in spread_out(len(maps), in_a_row(5))]
     above, below = figure.subfigures(2, 1, height_ratios=(3, 3)) if shown else (figure, None)
     ax = above.subplots()
     lines(ax, np.arange(len(r.layers)), 100 * r.mean[None], ["mean"], 100 * r.half_width[None])
-    ax.set_xticks(range(len(r.layers)), [short(l) for l in r.layers], rotation=30, ha="right", fontsize=7)
+    ax.set_xticks(range(len(r.layers)), [short(l) for l in r.layers], rotation=30, ha="right")
     ax.set(ylabel="accuracy of a probe, %", ylim=(0, 100), xlabel="layer")
     for i, (cell, layer) in enumerate(zip(below.subplots(1, len(shown), squeeze=False)[0] if below else (), shown)):
         heat(cell, r.map(layer), label="accuracy", bar=i == len(shown) - 1)
-        cell.set_title(short(layer), fontsize=7)
+        cell.set_title(short(layer))
         cell.set_xticks([])
         cell.set_yticks([])
 
@@ -130,6 +130,7 @@ PROBES = View(
     sentence=probes_sentence,
     draw=draw_probes,
     size=(8.0, 5.4),
+    narrow=5.0,
     several_panels=True,
     paper=Paper(
         f"{RAGHU}, figures 11a and D.4",
@@ -140,18 +141,18 @@ PROBES = View(
 
 def draw_classification(r: Classification, figure: Any) -> None:
     """Confusion (rows: label) or, for many classes, the worst confusions; and confidence against accuracy."""
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    left, right = panels(figure, 2, (3, 2))
     if len(r.classes) <= CLASSES:
         square = r.confusion().astype(float)
         heat(left, square / np.maximum(square.sum(1, keepdims=True), 1), label="share of the label's images")
         few = spread_out(len(r.classes), 12)
-        left.set_xticks(few, [short(r.classes[i], 12) for i in few], rotation=60, ha="right", fontsize=7)
-        left.set_yticks(few, [short(r.classes[i], 12) for i in few], fontsize=7)
+        left.set_xticks(few, [short(r.classes[i], 12) for i in few], rotation=60, ha="right")
+        left.set_yticks(few, [short(r.classes[i], 12) for i in few])
         left.set(xlabel="prediction", ylabel="label")
     else:
         worst = r.confused(12)
         left.barh(range(len(worst)), [n for *_, n in worst], color=COLORS[1])
-        left.set_yticks(range(len(worst)), [f"{short(a, 14)} → {short(b, 14)}" for a, b, _ in worst], fontsize=7)
+        left.set_yticks(range(len(worst)), [f"{short(a, 14)} → {short(b, 14)}" for a, b, _ in worst])
         left.invert_yaxis()
         left.set_xlabel("images (label → prediction)")
     right.plot((0, 1), (0, 1), color=PALE, linestyle="--", label="perfectly calibrated")
@@ -184,6 +185,7 @@ ACCURACY = View(
     sentence=classification_sentence,
     draw=draw_classification,
     size=(9.0, 4.6),
+    narrow=7.2,
     several_panels=True,
     payload=confusion_payload,
     figure_and_widget=True,
@@ -222,7 +224,7 @@ def draw_vtab(r: Vtab, ax: Any) -> None:
     for mark, other in zip("_x+", others):
         at = [other.tasks.index(t) for t in r.tasks]
         ax.plot(range(len(at)), 100 * other.accuracy[at], mark, color="black", label=other.title)
-    ax.set_xticks(range(len(r.tasks)), [short(t) for t in r.tasks], rotation=50, ha="right", fontsize=7)
+    ax.set_xticks(range(len(r.tasks)), [short(t) for t in r.tasks], rotation=50, ha="right")
     ax.set(ylabel="accuracy, %", ylim=(0, 100))
     ax.axhline(100 * r.score, color=PALE, linestyle="--", label=f"mean {100 * r.score:.1f}")
     ax.legend(loc="upper right", ncols=2)
@@ -249,7 +251,7 @@ def draw_multilabel(r: MultiLabel, ax: Any) -> None:
     order = order[np.isfinite(r.precision[order])]
     ax.bar(range(len(order)), 100 * r.precision[order], color=COLORS[0], width=0.9)
     few = spread_out(len(order), 16)
-    ax.set_xticks(few, [short(r.classes[order[i]]) for i in few], rotation=50, ha="right", fontsize=7)
+    ax.set_xticks(few, [short(r.classes[order[i]]) for i in few], rotation=50, ha="right")
     ax.set(ylabel="average precision, %", ylim=(0, 100))
 
 
@@ -323,7 +325,8 @@ def draw_curves(r: Curves, figure: Any) -> None:
     if not shown:
         figure.subplots().set_xlabel("nothing was logged")
         return
-    axes = figure.subplots(-(-len(shown) // 3), min(3, len(shown)), squeeze=False).ravel()
+    columns = 1 if is_narrow() else min(3, len(shown))
+    axes = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).ravel()
     for ax, kind in zip(axes, shown):
         for i, name in enumerate(kinds[kind]):
             steps, values = r.of(name)
@@ -347,5 +350,6 @@ TRAINING = View(
     sentence=curves_sentence,
     draw=draw_curves,
     size=(9.0, 4.4),
+    narrow=lambda r: 2.3 * min(6, max(1, len({name.rsplit("/", 1)[-1] for name in r.names}))),
     several_panels=True,
 )

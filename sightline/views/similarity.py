@@ -11,17 +11,20 @@ from sightline.analysis.similarity.block_similarity import BlockSimilarity
 from sightline.analysis.similarity.cka import CKA
 from sightline.analysis.similarity.localization import Localization
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
-from sightline.views.payload import heat_map, tiles
-from sightline.views.style import COLORS, bare, finite, heat, legend, lines, mosaic, nice_top
-from sightline.views.view import RAGHU, Paper, Payload, View, model_names, pair, percent
+from sightline.views.payload import block_marks, heat_map, tiles
+from sightline.views.style import COLORS, bare, finite, heat, legend, lines, mosaic, nice_top, panels
+from sightline.views.view import RAGHU, Paper, Payload, View, counted, model_names, pair, percent
 
 
 def draw_cka(r: CKA, ax: Any) -> None:
     """All pairs of layers, the first at the lower left (Raghu et al., figures 1 and 2)."""
     heat(ax, r.similarity, label="CKA", origin="lower")
     names = model_names(r)
-    ax.set_ylabel(f"layer{f' of {names[0]}' if names else ''}, first to last")
-    ax.set_xlabel(f"layer{f' of {names[-1]}' if names else ''}, first to last")
+    ax.set_ylabel(f"layer{f' of {names[0]}' if names else ''} by {layer_marks(r)[1]}")
+    ax.set_xlabel(f"layer{f' of {names[-1]}' if names else ''} by {layer_marks(r)[1]}")
+    marks, _ = layer_marks(r)
+    for ticks, set_ticks, count in zip(marks, (ax.set_yticks, ax.set_xticks), r.similarity.shape):
+        set_ticks([at * count - 0.5 for at, _ in ticks], [text for _, text in ticks])
 
 
 def cka_sentence(r: CKA) -> str:
@@ -81,7 +84,17 @@ def cka_payload(r: CKA, room: int) -> Payload:
     if np.isfinite(r.band).any():
         planes["± of CKA"] = r.band
     notes = {name: NOTES[name] for name in planes}
-    return heat_map(planes, (r.rows, r.columns), lower=True, row=names[0], column=names[-1], notes=notes)
+    marks, unit = layer_marks(r)
+    axes = {"row": names[0], "column": names[-1], "marks": marks, "unit": unit}
+    return heat_map(planes, (r.rows, r.columns), lower=True, notes=notes, **axes)
+
+
+def layer_marks(r: CKA) -> tuple[list[list[tuple[float, str]]], str]:
+    """Ticks of both axes by block, or by stage for a CNN, and what their numbers are."""
+    sides = ((r.row_stages, r.row_blocks), (r.column_stages, r.column_blocks))
+    staged = [max(stages, default=-1) >= 0 and max(stages) + 1 < len(set(blocks)) for stages, blocks in sides]
+    marks = [block_marks(stages if by_stage else blocks) for (stages, blocks), by_stage in zip(sides, staged)]
+    return marks, " and ".join(dict.fromkeys("stage" if by_stage else "block" for by_stage in staged))
 
 
 def cka_variant(r: CKA) -> str:
@@ -91,7 +104,7 @@ def cka_variant(r: CKA) -> str:
 
 LAYERS = View(
     of=CKA,
-    heading="Similarity of layers",
+    heading="Similarity of layers (CKA)",
     sentence=cka_sentence,
     draw=draw_cka,
     size=(5.6, 4.8),
@@ -125,7 +138,7 @@ def heads_sentence(r: HeadSubsets) -> str:
 
 HEAD_SUBSETS = View(
     of=HeadSubsets,
-    heading="Local heads and the lower layers of a CNN",
+    heading="Local heads and the lower layers of a CNN (CKA)",
     sentence=heads_sentence,
     draw=draw_heads,
     size=(6.0, 3.8),
@@ -153,7 +166,7 @@ def block_similarity_sentence(r: BlockSimilarity) -> str:
 
 BY_BLOCK = View(
     of=BlockSimilarity,
-    heading="Similarity by block",
+    heading="Similarity by block (CKA)",
     sentence=block_similarity_sentence,
     draw=draw_block_similarity,
     size=(6.0, 3.8),
@@ -169,7 +182,8 @@ def draw_what_if(r: WhatIf, figure: Any) -> None:
     """CKA of each layer with itself, and the accuracy, when a part is missing (compare Raghu et al., figure 8)."""
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     heat(left, r.similarity, label="CKA with the whole model", origin="upper")
-    left.set_yticks(range(len(r.off)), r.off, fontsize=7 if len(r.off) > 16 else 8)
+    left.set_yticks(range(len(r.off)), [counted(name) for name in r.off])
+    left.set_xticks(range(0, len(r.layers), 2), [str(i + 1) for i in range(0, len(r.layers), 2)])
     left.set_xlabel("block, first to last")
     left.set_ylabel("switched off")
     known = np.isfinite(r.whole)
@@ -190,21 +204,26 @@ def what_if_sentence(r: WhatIf) -> str:
     i, j = int(np.nanargmin(values)), int(np.nanargmax(values))
     start = f"The accuracy of the whole model is {percent(r.whole)}. " if known else ""
     return (
-        f"{start}Switching off {r.off[i]} costs most ({what} {percent(float(values[i]))}), switching off {r.off[j]} "
-        f"least ({percent(float(values[j]))})."
+        f"{start}Switching off {counted(r.off[i])} costs most ({what} {percent(float(values[i]))}), switching off "
+        f"{counted(r.off[j])} least ({percent(float(values[j]))})."
     )
 
 
 def what_if_payload(r: WhatIf, room: int) -> Payload:
     known = np.isfinite(r.whole)
-    table = heat_map({"CKA with the whole model": r.similarity}, (r.off, r.layers), row="switched off", column="layer")
+    table = heat_map(
+        {"CKA with the whole model": r.similarity},
+        (tuple(map(counted, r.off)), r.layers),
+        row="switched off",
+        column="layer",
+    )
     bars = (r.accuracy if known else r.agreement).tolist()
     return {**table, "bars": bars, "bar": "accuracy" if known else "same prediction", "whole": float(r.whole)}
 
 
 ABLATION = View(
     of=WhatIf,
-    heading="What if a part were missing",
+    heading="What if a part were missing (ablation)",
     sentence=what_if_sentence,
     draw=draw_what_if,
     size=(8.6, 5.0),
@@ -256,7 +275,7 @@ def localization_payload(r: Localization, room: int) -> Payload:
 
 LOCALIZATION = View(
     of=Localization,
-    heading="Localization: which position a token still represents",
+    heading="Which position a token still represents (localization by CKA)",
     sentence=localization_sentence,
     draw=draw_localization,
     size=(5.4, 4.8),
@@ -271,11 +290,11 @@ LOCALIZATION = View(
 
 def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
     """Two models that differ in what their head reads: CKA and probes by block (Raghu et al., figures 10 and 11)."""
-    left, right = figure.subplots(1, 2)
-    left.plot(range(len(r.by_block)), r.by_block, marker="o", color=COLORS[0])
+    left, right = panels(figure, 2)
+    left.plot(range(1, len(r.by_block) + 1), r.by_block, marker="o", color=COLORS[0])
     left.set(xlabel="block, first to last", ylabel="CKA of the two", ylim=(finite(r.by_block).min(initial=0), 1))
     if len(r.curves):
-        lines(right, np.arange(r.accuracy.shape[1]), 100 * r.accuracy, r.curves)
+        lines(right, np.arange(1, r.accuracy.shape[1] + 1), 100 * r.accuracy, r.curves)
         right.legend(loc="best")
     right.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))
 
@@ -295,6 +314,7 @@ POOLING = View(
     sentence=pooling_sentence,
     draw=draw_pooling_comparison,
     size=(9.0, 4.0),
+    narrow=6.0,
     several_panels=True,
     paper=Paper(
         f"{RAGHU}, figures 10, 11 and D.4",

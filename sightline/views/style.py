@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 INK = "#22262b"  # text and axes; the page replaces it by its own color of text
 PALE = "#9aa1a9"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31")  # Okabe and Ito's
+SMALLEST_TEXT = 10.0  # points; a page shows a point as 1.12 pixels or more
+NARROW = 3.7  # inches, of a figure for a phone
 SIMILARITY = "magma"  # similarity and attention; perceptually even, dark to light
 TWO_SIDED = "RdBu_r"
 SETTINGS: dict[str, Any] = {
-    "font.size": 9,
+    "font.size": 10,
     "font.family": "DejaVu Sans",
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -32,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "ytick.color": INK,
     "text.color": INK,
     "legend.frameon": False,
-    "legend.fontsize": 8,
+    "legend.fontsize": 10,
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
     "image.interpolation": "nearest",
@@ -58,6 +61,44 @@ def figure_style() -> Iterator[None]:
             yield
     finally:
         log.setLevel(before)
+
+
+_narrow: ContextVar[bool] = ContextVar("narrow figures", default=False)
+
+
+@contextmanager
+def narrow_figures() -> Iterator[None]:
+    """What is drawn inside fits a phone: panels one below the other, fewer maps in a row."""
+    token = _narrow.set(True)
+    try:
+        yield
+    finally:
+        _narrow.reset(token)
+
+
+def is_narrow() -> bool:
+    """Whether figures are drawn for a phone."""
+    return _narrow.get()
+
+
+def panels(figure: Any, count: int, ratios: Sequence[float] | None = None, *, share_y: bool = False) -> list[Any]:
+    """Axes side by side; on a narrow figure, one below the other."""
+    if is_narrow():
+        return list(figure.subplots(count, 1, squeeze=False)[:, 0])
+    return list(figure.subplots(1, count, squeeze=False, width_ratios=ratios, sharey=share_y)[0])
+
+
+def in_a_row(most: int) -> int:
+    """How many maps stand in a row: so many, or four on a narrow figure."""
+    return min(most, 4) if is_narrow() else most
+
+
+def enlarge_text(figure: Any) -> None:
+    """No text smaller than what a page can show legibly."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), SMALLEST_TEXT))
 
 
 def new_figure(size: tuple[float, float]) -> Any:
@@ -122,7 +163,7 @@ def bare(ax: Any, title: str = "") -> None:
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
     if title:
-        ax.set_title(title, fontsize=8)
+        ax.set_title(title)
 
 
 def mosaic(tiles: NDArray, columns: int, gap: int = 1) -> NDArray[np.float64]:

@@ -1,47 +1,50 @@
 """The one table of views, in the order of the page."""
 
 from sightline.spec import Result
-from sightline.views import attention, depth, saliency, scores, similarity, tokens
+from sightline.views import attention, depth, position_content, saliency, scores, similarity, tokens
 from sightline.views.fallback import draw_anything, summary_sentence
 from sightline.views.view import View
 
-# what can be explored interactively comes first
+# how good the models are, then what can be explored on images, then the rest of the papers' questions
 VIEWS: tuple[View, ...] = (
-    depth.FEATURE_PCA,
-    attention.HEAD_ATTENTION,
-    tokens.LENS,
-    tokens.PATCHING,
-    tokens.OUTLIERS,
-    tokens.SPLIT,
-    similarity.LAYERS,
-    attention.DISTANCE,
-    similarity.HEAD_SUBSETS,
-    depth.RECEPTIVE_FIELD,
-    depth.RESIDUAL,
-    similarity.LOCALIZATION,
-    attention.MAPS,
-    saliency.ATTRIBUTION,
-    saliency.OBJECT_FOCUS,
-    saliency.OBJECT_MASS,
-    similarity.ABLATION,
-    depth.PATCH_FILTERS,
-    depth.POSITIONS,
-    similarity.BY_BLOCK,
-    similarity.POOLING,
-    scores.LAYER_PROBES,
-    scores.PROBES,
-    scores.TRAINING,
-    scores.FEW_SHOT,
-    scores.EPISODES,
-    scores.VTAB,
     scores.ACCURACY,
     scores.TEST_SETS,
     scores.MULTI_LABEL,
     scores.REAL,
+    scores.VTAB,
+    depth.FEATURE_PCA,
+    attention.HEAD_ATTENTION,
+    tokens.LENS,
+    attention.MAPS,
+    saliency.ATTRIBUTION,
+    tokens.PATCHING,
+    tokens.OUTLIERS,
+    position_content.SPLIT,
+    attention.DISTANCE,
+    similarity.LAYERS,
+    similarity.HEAD_SUBSETS,
+    depth.RECEPTIVE_FIELD,
+    depth.RESIDUAL,
+    similarity.LOCALIZATION,
+    saliency.OBJECT_FOCUS,
+    saliency.OBJECT_MASS,
+    similarity.ABLATION,
+    similarity.POOLING,
+    similarity.BY_BLOCK,
+    scores.LAYER_PROBES,
+    scores.PROBES,
+    scores.FEW_SHOT,
+    scores.EPISODES,
     scores.RETRIEVAL,
+    depth.PATCH_FILTERS,
+    depth.POSITIONS,
     depth.NEIGHBORS,
     depth.INDUCTIVE_BIAS,
+    scores.TRAINING,
 )
+
+
+FIRST = VIEWS.index(tokens.OUTLIERS)  # of the views that do not lead the page
 
 
 def view_of(result: Result) -> View:

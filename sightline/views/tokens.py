@@ -1,4 +1,4 @@
-"""Views of single tokens: outliers and attention sinks, the logit lens, activation patching, position and content."""
+"""Views of single tokens: outliers and attention sinks, the logit lens, activation patching."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +6,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.attention.position_content import PARTS, SHOWN, PositionContent
 from sightline.analysis.tokens.logit_lens import LogitLens
 from sightline.analysis.tokens.outliers import OutlierTokens
 from sightline.analysis.tokens.patching import ActivationPatching
-from sightline.views.payload import compress, film, plane, sprite
-from sightline.views.style import COLORS, INK, PALE, SIMILARITY, bare, heat, nice_top, spread_out
-from sightline.views.view import Paper, Payload, View, pair, percent
+from sightline.views.payload import film
+from sightline.views.style import (
+    COLORS,
+    INK,
+    PALE,
+    SIMILARITY,
+    bare,
+    heat,
+    in_a_row,
+    is_narrow,
+    nice_top,
+    panels,
+    spread_out,
+)
+from sightline.views.view import Paper, Payload, View, captions, counted, pair, percent
 
 FILMED = 8  # images of a film on the page
 MAPS = 7  # maps in a row of a figure
@@ -21,8 +32,24 @@ MAPS = 7  # maps in a row of a figure
 def places_axis(ax: Any, places: Sequence[str]) -> None:
     """The places of the residual stream along the bottom, as many labels as fit."""
     shown = spread_out(len(places), MAPS)
-    ax.set_xticks(shown, [places[i].removeprefix("block ") if "." not in places[i] else str(i) for i in shown])
+    ax.set_xticks(
+        shown, [counted(places[i]).removeprefix("block ") if "." not in places[i] else str(i + 1) for i in shown]
+    )
     ax.set_xlabel("after block" if places[0] == "input" else "after unit")
+
+
+def outside_legend(ax: Any) -> None:
+    """A legend beside the axes, or above them on a narrow figure."""
+    if is_narrow():
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0))
+    else:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
+    """Positions of a heat map's rows or columns, and their numbers from 1."""
+    shown = spread_out(count, most)
+    return shown, [str(i + 1) for i in shown]
 
 
 def map_rows(figure: Any, columns: int, rows: int) -> Any:
@@ -35,8 +62,8 @@ def map_rows(figure: Any, columns: int, rows: int) -> Any:
 
 def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     """Norms by depth and who receives attention above; norms of single images where outliers are most below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    left, middle, right = above.subplots(1, 3, width_ratios=(3, 3, 2))
+    above, below = figure.subfigures(2, 1, height_ratios=(7, 1) if is_narrow() else (3, 2))
+    left, middle, right = panels(above, 3, (3, 3, 2))
     at = np.arange(len(r.places))
     left.plot(at, r.typical, marker="o", color=COLORS[0], label="patches, median")
     left.plot(at, r.largest, marker="o", color=COLORS[1], label="patches, largest")
@@ -50,10 +77,10 @@ def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     for i, (name, share) in enumerate(zip(r.groups, r.mass.T)):
         color = PALE if name == "other patches" else COLORS[(2 + i) % len(COLORS)]
         color = COLORS[1] if name == "outlier patches" else color
-        middle.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
+        middle.bar(np.arange(1, len(share) + 1), share, bottom=bottom, color=color, label=name)
         bottom = bottom + share
     middle.set(xlabel="block", ylabel="share of attention received", ylim=(0, 1))
-    middle.set_xticks(spread_out(len(r.mass), MAPS))
+    middle.set_xticks([i + 1 for i in spread_out(len(r.mass), MAPS)])
     middle.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     top = r.top_channels(6)
     right.barh(range(len(top)), [share for _, share in top], color=COLORS[0])
@@ -65,10 +92,11 @@ def draw_outliers(r: OutlierTokens, figure: Any) -> None:
 
 
 def _norm_maps(r: OutlierTokens, figure: Any) -> None:
-    axes = map_rows(figure, 2 * len(r.images), 1)[0]
+    count = min(len(r.images), in_a_row(8) // 2)
+    axes = map_rows(figure, 2 * count, 1)[0]
     relative = relative_norm(r)[:, r.peak]
     top = max(3.0, float(relative.max()))
-    for i, image in enumerate(r.images):
+    for i, image in enumerate(r.images[:count]):
         axes[2 * i].imshow(image)
         shown = axes[2 * i + 1].imshow(relative[i].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=top)
     figure.colorbar(shown, ax=list(axes), label="norm / median", fraction=0.03, pad=0.01)
@@ -83,7 +111,7 @@ def relative_norm(r: OutlierTokens) -> NDArray[np.float64]:
 def outliers_sentence(r: OutlierTokens) -> str:
     ratio = float((r.largest / np.maximum(r.typical, 1e-30)).max())
     sink = int(r.sinks.argmax())
-    ends = f"; {r.sinks[sink]:.1f} patches per image are attention sinks in block {sink}, the most of any block"
+    ends = f"; {r.sinks[sink]:.1f} patches per image are attention sinks in block {sink + 1}, the most of any block"
     if not r.share.any():
         return (
             f"No patch is an outlier: the largest norm is at most {ratio:.1f} times the median of its image on average"
@@ -92,9 +120,9 @@ def outliers_sentence(r: OutlierTokens) -> str:
     channel, share = r.top_channels(1)[0]
     mass = r.mass[:, r.groups.index("outlier patches")]
     return (
-        f"Up to {percent(float(r.share.max()))} of the patches are outliers (after {r.places[r.peak]}), with up to "
-        f"{ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive up to "
-        f"{percent(float(mass.max()))} of the attention{ends}."
+        f"Up to {percent(float(r.share.max()))} of the patches are outliers (after {counted(r.places[r.peak])}), with "
+        f"up to {ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive "
+        f"up to {percent(float(mass.max()))} of the attention{ends}."
     )
 
 
@@ -108,13 +136,13 @@ def outliers_payload(r: OutlierTokens, room: int) -> Payload:
     }
     counts = r.outlier.sum(2)
     notes = [[f"{c} of the patches {'is an outlier' if c == 1 else 'are outliers'}." for c in row] for row in counts]
-    return film(r.images, planes, named(r.places), titles=("Image", "Map"), notes=notes)
+    return film(r.images, planes, named(r.places), titles=("Image", "Map"), notes=notes, captions=captions(r, n))
 
 
 def named(places: Sequence[str]) -> tuple[str, ...]:
     """The places as the film calls them."""
     return tuple(
-        "The input" if p == "input" else p[:1].upper() + p[1:] if p.startswith("block ") else p for p in places
+        "The input" if p == "input" else counted(p).capitalize() if p.startswith("block ") else p for p in places
     )
 
 
@@ -124,6 +152,7 @@ OUTLIERS = View(
     sentence=outliers_sentence,
     draw=draw_outliers,
     size=(9.6, 5.0),
+    narrow=9.4,
     several_panels=True,
     paper=Paper(
         "Darcet et al. 2023; Jiang et al. 2025",
@@ -139,27 +168,27 @@ OUTLIERS = View(
 def draw_lens(r: LogitLens, figure: Any) -> None:
     """Where each image's class can be read, by depth; below, how it comes about."""
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    rows, chosen = min(2, len(r.images)), spread_out(len(r.places), MAPS)
+    rows, chosen = min(2, len(r.images)), spread_out(len(r.places), in_a_row(MAPS + 1) - 1)
     axes = map_rows(above, len(chosen) + 1, rows)
     where = r.identifiability
     for i in range(rows):
         axes[i, 0].imshow(r.images[i])
-        axes[i, 0].set_title(shorten(r.name(int(r.targets[i]))), fontsize=8)
+        axes[i, 0].set_title(shorten(r.name(int(r.targets[i]))))
         for j, place in enumerate(chosen):
             cells = where[i, place, r.prefix :].reshape(r.grid)
             shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
             if i == 0:
-                axes[i, j + 1].set_title(r.places[place].split(".")[-1], fontsize=8)
+                axes[i, j + 1].set_title(counted(r.places[place]).split(".")[-1])
     above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
-    ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images whose class is read as the model reads it")
+    ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images: the class as at the end")
     hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
-    ax.plot(at, hits, marker="o", color=COLORS[1], label="patches whose highest class is that class")
-    ax.plot(at, where[..., r.prefix :].mean((0, 2)), linestyle="--", color=COLORS[1], label="patches, classes below it")
-    ax.axhline(0.5, color=PALE, linestyle=":", label="classes below it by chance")
+    ax.plot(at, hits, marker="o", color=COLORS[1], label="patches: that class is highest")
+    ax.plot(at, where[..., r.prefix :].mean((0, 2)), linestyle="--", color=COLORS[1], label="patches: classes below it")
+    ax.axhline(0.5, color=PALE, linestyle=":", label="the same by chance")
     ax.set(ylim=(-0.03, 1.03), ylabel="share")
     places_axis(ax, r.places)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    outside_legend(ax)
 
 
 def shorten(text: str, most: int = 22) -> str:
@@ -170,12 +199,12 @@ def shorten(text: str, most: int = 22) -> str:
 def lens_sentence(r: LogitLens) -> str:
     settled = r.decided()
     late = np.median(settled[settled >= 0]) if (settled >= 0).any() else np.nan
-    when = "is never settled" if np.isnan(late) else f"is settled from {r.places[int(late)]} on (median)"
+    when = "is never settled" if np.isnan(late) else f"is settled from {counted(r.places[int(late)])} on (median)"
     hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
     best = int(hits.argmax())
     return (
-        f"Read with the model's own head, the class {when}; the patches give it most often after {r.places[best]}, "
-        f"{percent(float(hits[best]))} of them."
+        f"Read with the model's own head, the class {when}; the patches give it most often after "
+        f"{counted(r.places[best])}, {percent(float(hits[best]))} of them."
     )
 
 
@@ -205,6 +234,7 @@ LENS = View(
     sentence=lens_sentence,
     draw=draw_lens,
     size=(9.6, 5.2),
+    narrow=5.8,
     several_panels=True,
     paper=Paper(
         "Vilas et al. 2023",
@@ -217,8 +247,8 @@ LENS = View(
 
 def draw_patching(r: ActivationPatching, figure: Any) -> None:
     """One pair and where its difference is by depth above; the class token, branches and heads below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(4, 5))
-    chosen = spread_out(len(r.places), MAPS - 1)
+    above, below = figure.subfigures(2, 1, height_ratios=(1, 6) if is_narrow() else (4, 5))
+    chosen = spread_out(len(r.places), in_a_row(MAPS + 1) - 2)
     axes = map_rows(above, len(chosen) + 2, 1)[0]
     for i, what in enumerate(("source", "destination")):
         axes[i].imshow(r.images[0, i])
@@ -226,21 +256,27 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     top = nice_top(r.regions[0])
     for ax, place in zip(axes[2:], chosen):
         shown = ax.imshow(r.regions[0, place], cmap=SIMILARITY, vmin=0, vmax=top)
-        bare(ax, r.places[place].split(".")[-1])
+        bare(ax, counted(r.places[place]).split(".")[-1])
     above.colorbar(shown, ax=list(axes), label="share restored\nby a region", fraction=0.03, pad=0.01)
-    panels = below.subplots(1, 3 if r.heads.size else 2)
-    _draw_depth(r, panels[0])
+    axes = panels(below, 3 if r.heads.size else 2)
+    _draw_depth(r, axes[0])
     for i, kind in enumerate(r.kinds):
-        panels[1].plot(r.branches[..., i].mean(0), marker="o", color=COLORS[i], label=kind)
-    panels[1].axhline(0, color=PALE, linewidth=0.8)
-    panels[1].set(xlabel="block", ylabel="share restored by a branch", xticks=spread_out(r.branches.shape[1], MAPS))
+        each = r.branches[..., i].mean(0)
+        axes[1].plot(np.arange(1, len(each) + 1), each, marker="o", color=COLORS[i], label=kind)
+    axes[1].axhline(0, color=PALE, linewidth=0.8)
+    axes[1].set(
+        xlabel="block",
+        ylabel="share restored by a branch",
+        xticks=[i + 1 for i in spread_out(r.branches.shape[1], MAPS)],
+    )
     if r.kinds:
-        panels[1].legend(loc="best")
+        axes[1].legend(loc="best")
     if r.heads.size:
         mean = r.heads.mean(0)
-        heat(panels[2], mean.T, top=nice_top(mean), label="share restored by a head")
-        panels[2].set(xlabel="block", ylabel="head", yticks=spread_out(mean.shape[1], 8))
-        panels[2].set_xticks(spread_out(len(mean), MAPS))
+        heat(axes[2], mean.T, top=nice_top(mean), label="share restored by a head")
+        axes[2].set(xlabel="block", ylabel="head")
+        axes[2].set_yticks(*counted_ticks(mean.shape[1], 8))
+        axes[2].set_xticks(*counted_ticks(len(mean), MAPS))
 
 
 def _draw_depth(r: ActivationPatching, ax: Any) -> None:
@@ -263,14 +299,14 @@ def patching_sentence(r: ActivationPatching) -> str:
     block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
     name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]
     share = percent(float(mean[block, kind]))
-    text = f"The {name} branch of block {block} carries most of the difference ({share})"
+    text = f"The {name} branch of block {block + 1} carries most of the difference ({share})"
     if r.heads.size:
         heads = r.heads.mean(0)
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
-        text += f", among heads head {h} of block {b} ({percent(float(heads[b, h]))})"
+        text += f", among heads head {h + 1} of block {b + 1} ({percent(float(heads[b, h]))})"
     if r.prefix.shape[2]:
         half = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
-        where = f"from {r.places[half[0]]} on" if half.size else "nowhere"
+        where = f"from {counted(r.places[half[0]])} on" if half.size else "nowhere"
         text += f"; the class token alone carries half of it {where}"
     return f"{text}. {len(r.classes)} pair(s) of images, {r.passes:,} patched runs."
 
@@ -291,97 +327,16 @@ def _patching_note(r: ActivationPatching, pair_: int, place: int) -> str:
 
 PATCHING = View(
     of=ActivationPatching,
-    heading="What carries the difference between two images",
+    heading="What carries the difference between two images (activation patching)",
     sentence=patching_sentence,
     draw=draw_patching,
     size=(9.6, 4.8),
+    narrow=9.0,
     several_panels=True,
     paper=Paper(
         "Zhang and Nanda 2023, on language models",
         "The difference of two logits is the measure to use, and patching in one direction shows what is sufficient.",
     ),
     payload=patching_payload,
-    figure_and_widget=True,
-)
-
-
-def draw_split(r: PositionContent, figure: Any) -> None:
-    """Shares by block and position by head above; attention and its parts from one patch below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    left, right = above.subplots(1, 2)
-    bottom = np.zeros(r.total.shape[0])
-    for name, share, color in zip(PARTS, r.by_block(), (COLORS[0], COLORS[1], COLORS[4])):
-        left.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
-        bottom = bottom + share
-    left.set(xlabel="block", ylabel="share of the logits' variance", ylim=(0, 1), xticks=spread_out(len(bottom), MAPS))
-    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    blocks, heads = r.total.shape
-    right.scatter(np.repeat(np.arange(blocks), heads), r.share[0].ravel(), color=COLORS[0], s=22)
-    right.set(xlabel="block", ylabel="share of position, one dot per head", ylim=(-0.03, 1.03))
-    block, head = r.most_positional()
-    axes = map_rows(below, 4, 1)[0]
-    axes[0].imshow(r.image)
-    cell = (r.grid[0] // 2) * r.grid[1] + r.grid[1] // 2
-    frame_cell(axes[0], cell, r.grid, r.image.shape[:2])
-    for i, name in enumerate(SHOWN):
-        axes[i + 1].imshow(r.maps[i, block, head, cell].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=255)
-        frame_cell(axes[i + 1], cell, r.grid, r.grid, offset=0.5)
-        bare(axes[i + 1], name)
-    bare(axes[0], f"block {block}, head {head}, from the frame")
-
-
-def frame_cell(ax: Any, cell: int, grid: tuple[int, int], size: tuple[int, ...], offset: float = 0.0) -> None:
-    """A frame around one cell."""
-    from matplotlib.patches import Rectangle
-
-    high, wide = size[0] / grid[0], size[1] / grid[1]
-    corner = (cell % grid[1] * wide - offset, cell // grid[1] * high - offset)
-    ax.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=COLORS[5], linewidth=1.5))
-
-
-def split_sentence(r: PositionContent) -> str:
-    each = r.by_block()
-    most = int(each[0].argmax())
-    block, head = r.most_positional()
-    first, top, last, key = (percent(float(x)) for x in (each[0, 0], each[0, most], each[0, -1], each[1, -1]))
-    return (
-        f"Position explains {first} of the first block's logits, {top} at most (block {most}) and {last} of the last "
-        f"block's; what an image adds to a key whatever the query is explains {key} there. Most positional is head "
-        f"{head} of block {block} ({percent(float(r.share[0, block, head]))})."
-    )
-
-
-def split_payload(r: PositionContent, room: int) -> Payload | None:
-    """The widget of the heads, with the parts of attention in the place of images, in as many shades as there is room
-    for; nothing if there is none, the figure shows the shares."""
-    packed = (compress((np.round(r.maps / step) * step).astype(np.uint8).tobytes()) for step in (5.0, 15.0, 51.0))
-    data = next((text for text in packed if len(text) <= room * 4 / 3), None)
-    if data is None:
-        return None
-    return {
-        "widget": "headAttention",
-        "images": sprite(np.stack([r.image] * len(SHOWN))),
-        "shape": r.maps.shape,
-        "data": data,
-        "peaks": plane(r.peaks.astype(np.float64), bits=16),
-        "grid": r.grid,
-        "prefix": 0,
-        "labels": [name[:1].upper() + name[1:] for name in SHOWN],
-        "notice": "The image slider switches from attention to position alone and to content alone.",
-    }
-
-
-SPLIT = View(
-    of=PositionContent,
-    heading="Attention by position and by content",
-    sentence=split_sentence,
-    draw=draw_split,
-    size=(9.0, 5.2),
-    several_panels=True,
-    paper=Paper(
-        "Doshi et al. 2026, by a related decomposition of tokens",
-        "Attention works mostly through content; heads specialize in position, in content, or in both.",
-    ),
-    payload=split_payload,
     figure_and_widget=True,
 )

@@ -1,5 +1,6 @@
 """What a view is: heading, counterpart in the papers, sentence, drawing and widget of one kind of result."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,24 @@ VIT, RAGHU = "ViT 2020", "Raghu et al. 2021"
 def model_names(r: Result) -> list[str]:
     """The display names of the models that a result is about."""
     return [m.name for m in r.about.models]
+
+
+def captions(r: Result, count: int) -> list[str]:
+    """What the model says of each of the first images, such as "beagle 83 %"; empty for results that do not say."""
+    said = r.how.get("predictions")
+    return [str(text) for text in said[:count]] if isinstance(said, list | tuple) else []
+
+
+def counted(name: str) -> str:
+    """A block or head as people count: functions count from 0, pages and figures from 1; module paths stay."""
+    return re.sub(r"^(block|skip) (\d+)$", lambda m: f"{m[1]} {int(m[2]) + 1}", _HEAD.sub(_count_head, name))
+
+
+_HEAD = re.compile(r"^head (\d+)\.(\d+)$")
+
+
+def _count_head(found: re.Match[str]) -> str:
+    return f"head {int(found[2]) + 1} of block {int(found[1]) + 1}"
 
 
 def pair(r: Result) -> str:
@@ -50,6 +69,12 @@ class View:
     variant: Callable[[Any], str] = pair  # what tells two results of this kind apart
     payload: Callable[[Any, int], Payload | None] | None = None  # data of the widget within so many bytes
     figure_and_widget: bool = False  # the figure shows more than the widget
+    narrow: float | Callable[[Any], float] = 0.0  # height in inches for a phone; 0: as of one panel
+
+    def narrow_height(self, r: Result) -> float:
+        """The height of the figure for a phone, in inches."""
+        given = self.narrow(r) if callable(self.narrow) else self.narrow
+        return given or min(3.4, max(2.4, self.size[1] * 0.75))
 
     def heading_of(self, r: Result) -> str:
         """The heading of a section about this result."""

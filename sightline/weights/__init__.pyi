@@ -4,8 +4,10 @@ from .hub import push as push
 from .loading import load as load
 from .published import Weights as Weights
 from .published import add_weights as add_weights
+from .published import shipped as shipped
 from .published import zoo as zoo
 from .report import Report as Report
 from .report import WeightsError as WeightsError
 from .saving import convert as convert
+from .saving import pack as pack
 from .saving import save as save

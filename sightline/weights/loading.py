@@ -103,9 +103,9 @@ def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any]
     head = headers.from_text(text, verify=options.verify) if text else None
     plan = plan_conversion(source, head, hints, config=config, strict=options.strict)
     _check_expected(checkpoint, plan)
-    state = convert_tensors(
-        plan, lambda key, layer: check_finite(key, source.read(key, layer)), common_dtype(plan, source)
-    )
+    packed = head is not None and head.about.get("stored") == headers.HALF
+    dtype = torch.float32 if packed else common_dtype(plan, source)
+    state = convert_tensors(plan, lambda key, layer: check_finite(key, source.read(key, layer)), dtype)
     model = fill_model(plan.model, state)
     worst, warnings = None, []
     overridden = set(hints) - {"size", "heads", *checkpoint.hints}

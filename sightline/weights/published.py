@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,7 +18,7 @@ from sightline.models.variants import Config, config
 from sightline.spec import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from sightline.untrusted import read_json
 from sightline.weights.containers.files import open_file
-from sightline.weights.containers.header import from_json
+from sightline.weights.containers.header import from_json, from_text
 from sightline.weights.hub import download_repository
 from sightline.weights.report import WeightsError
 
@@ -222,13 +223,39 @@ BUILT_IN = {w.name: replace(w, license="Apache-2.0") for make in (_google, _bit,
 ADDED: dict[str, Weights] = {}
 
 
+@cache
+def shipped() -> dict[str, Weights]:
+    """The models of our own that come with the package, by name, each described by the header of its file.
+
+    >>> all(entry.license for entry in sl.weights.shipped().values())
+    True
+    """
+    files = sorted((Path(__file__).parent / "shipped").glob("*.safetensors"))
+    return {file.stem: _shipped_entry(file) for file in files}
+
+
+def _shipped_entry(file: Path) -> Weights:
+    head = from_text(open_file(file).header["sightline"])
+    about = "; ".join(head.about[key] for key in ("data", "accuracy") if key in head.about)
+    return Weights(
+        name=file.stem,
+        source=str(file),
+        license=head.about.get("license"),
+        classes=head.config.classes,
+        size=head.image.size[0],
+        about=f"ships with the package: {about}",
+    )
+
+
 def zoo(glob: str = "*") -> list[Weights]:
     """The weights whose names match a glob, published or added by the user.
 
     >>> [w.name for w in sl.weights.zoo("vit-ti16.*")][:2]
     ['vit-ti16.augreg-i21k', 'vit-ti16.augreg-i21k-i1k']
     """
-    return [w for w in {**BUILT_IN, **_saved_entries(), **ADDED}.values() if fnmatch.fnmatchcase(w.name, glob)]
+    return [
+        w for w in {**shipped(), **BUILT_IN, **_saved_entries(), **ADDED}.values() if fnmatch.fnmatchcase(w.name, glob)
+    ]
 
 
 def add_weights(weights: Weights, *, keep: bool = False) -> Weights:
@@ -240,7 +267,7 @@ def add_weights(weights: Weights, *, keep: bool = False) -> Weights:
     """
     if "." not in weights.name:
         raise WeightsError(f"A zoo name is a variant, a dot and a tag, such as vit-b16.mine; got {weights.name!r}.")
-    if weights.name in BUILT_IN:
+    if weights.name in BUILT_IN or weights.name in shipped():
         raise WeightsError(f"{weights.name} is taken by the built-in zoo: use another tag.")
     ADDED[weights.name] = weights
     if keep:

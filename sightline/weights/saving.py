@@ -1,7 +1,7 @@
 """`sl.save` and `sl.convert`: write weights in any format that can represent them, with probe outputs inside."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from sightline.files import atomic
 from sightline.models import checks
 from sightline.models.bit import BiT, BiTConfig
-from sightline.models.construct import Model
+from sightline.models.construct import Model, build
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import ImageSpec
 from sightline.weights.card import Judged, model_card
 from sightline.weights.containers.files import SEVERAL_LABELS
-from sightline.weights.containers.header import Header, to_text
+from sightline.weights.containers.header import HALF, Header, to_text
 from sightline.weights.containers.npz import write_npz
 from sightline.weights.containers.pth import write_pth
 from sightline.weights.containers.safetensors import write_safetensors
@@ -74,6 +74,35 @@ def save(
     if _is_folder(path, to):
         _write_text(path / "README.md", model_card(model, name=path.name, classes=names or (), verdicts=verdicts))
     return path
+
+
+def pack(model: Model, path: str | Path, *, about: Mapping[str, str]) -> Path:
+    """Write a model in half precision with facts about it, such as its license, for a file that is shipped.
+
+    Loaded again it computes in float32, with the rounded values.
+
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "vit-nano4.test.safetensors"
+    >>> again = sl.load(sl.weights.pack(sl.build("vit-nano4", classes=2), file, about={"license": "Apache-2.0"}))
+    >>> again.head.weight.dtype
+    torch.float32
+    """
+    state = {k: v.detach().cpu() for k, v in model.state_dict().items()}
+    _refuse_broken(state)
+    small = {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
+    rounded = build(model.config, device="cpu")
+    rounded.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in small.items()})
+    rounded.image = model.image
+    head = Header(
+        config=model.config,
+        image=model.image,
+        classes=getattr(model, "class_names", None),
+        probes=make_probes(rounded.eval()),
+        probability=getattr(model, "probability", None) or "softmax",
+        about={**about, "stored": HALF},
+    )
+    write_safetensors(Path(path), small, {"sightline": to_text(head)})
+    return Path(path)
 
 
 def _refuse_broken(state: dict[str, Tensor]) -> None:

@@ -148,3 +148,16 @@ def test_a_cnn_without_residual_units(tmp_path):
     }
     features = sl.extract(model, sl.dataset("scenes/shape", num=4, size=32), layers="blocks", tokens="gap")
     assert list(features.layers) == ["inner.0", "inner.2"]
+
+
+def test_quick_is_a_part_and_says_how_far_it_is(vit, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sightline.progress.DELAY", -1.0)
+    rows = sl.look(vit, data, tmp_path, n=1, only="quick")
+    assert {"attribution", "head-attention"} <= {row.name for row in rows}
+    assert "what-if" not in {row.name for row in rows}
+    assert f"2 of {len(rows)}: attention-maps" in capsys.readouterr().err
+    shown = sl.Result.load(tmp_path / "head-attention.npz")
+    assert shown.images.shape[1:3] == (224, 224)  # a scene of 32 pixels is drawn again for people
+    large = sl.dataset("scenes/shape", split="test", num=24, size=224)
+    assert any(np.abs(shown.images[0].astype(int) - large.image(i)).max() <= 2 for i in range(24))
+    assert shown.how["predictions"][0].endswith(" %")

@@ -186,3 +186,15 @@ def test_classes_are_matched_by_number_and_not_by_place(vit):
     assert sl.what_if(vit, some, "token 9").whole == 1
     other = sl.data.Arrays(images, labels, classes=[f"no such class {n}" for n in names])
     assert np.isnan(sl.what_if(vit, other, "token 9").whole)
+
+
+def test_blocks_before_the_part_are_not_computed_again(vit, images):
+    calls = []
+    handles = [b.attn.register_forward_hook(lambda m, a, out, i=i: calls.append(i)) for i, b in enumerate(vit.blocks)]
+    found = sl.what_if(vit, images, ["block 2", "head 1.0"])
+    for handle in handles:
+        handle.remove()
+    assert [calls.count(i) for i in range(3)] == [2, 3, 4]  # one is the blank image that tells the grid
+    one = [sl.what_if(vit, images, name) for name in ("block 2", "head 1.0")]
+    assert np.array_equal(found.similarity, np.concatenate([o.similarity for o in one]), equal_nan=True)
+    assert "forward" not in vars(vit.blocks[0])

@@ -83,7 +83,15 @@ def test_tune_takes_a_run_folder(capsys, smoked, folders, tmp_path):
     assert said["steps"] == 2
     tuned = sl.load(tmp_path / "tuned")
     assert tuned.class_names == ("cat", "dog")
-    assert sl.Run(tmp_path / "tuned").about["name"] == "vit_finetune"
+    assert sl.Run(tmp_path / "tuned").about["name"] == "laptop_tune (smoke)"
+
+
+def test_a_rehearsal_makes_room_for_the_real_run(capsys, tmp_path):
+    run(capsys, "train", *SCENES, *NANO, "--smoke", "--out", tmp_path / "run")
+    run(capsys, "train", *SCENES, *NANO, "--set", "steps=1", "--set", "batch=8", "--out", tmp_path / "run")
+    real = sl.Run(tmp_path / "run")
+    assert real.about["ended"]["step"] == 1
+    assert not sl.training.is_rehearsal(real)
 
 
 def test_tune_by_what_the_data_is_like(capsys, smoked, tmp_path):
@@ -223,7 +231,10 @@ def test_out_that_is_no_folder_for_a_run(capsys, folders):
 def test_a_recipe_s_own_batch_is_at_most_the_data(capsys, smoked, folders, tmp_path):
     how = ("--size", "16", "--set", "steps=2", "--set", "warmup=1", "--val", "none")
     main(["tune", str(folders / "two"), "--model", str(smoked), *how, "--out", str(tmp_path / "tuned")])
-    assert "batch 24 instead of the recipe's 512: there are 24 training images" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "batch 24 instead of the recipe's 64: there are 24 training images" in said
+    assert "recipe laptop_tune" in said
+    assert "24 images to train on; no validation" in said
     assert sl.Run(tmp_path / "tuned").about["plan"]["batch"] == 24
     asked = (*how, "--set", "batch=32")
     main(["tune", str(folders / "two"), "--model", str(smoked), *asked, "--out", str(tmp_path / "asked")])

@@ -125,3 +125,10 @@ def test_splits_of_folders_and_what_they_are_paired_with(tmp_path):
         8,
         9,
     )
+
+
+def test_one_image_is_data_to_look_at(tmp_path):
+    Image.new("RGB", (9, 7), "red").save(tmp_path / "cat.png")
+    data = sl.dataset(tmp_path / "cat.png")
+    assert (len(data), data.classes) == (1, ("cat",))
+    assert sl.data.available_splits(tmp_path / "cat.png") == ()

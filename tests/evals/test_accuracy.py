@@ -151,3 +151,17 @@ def photographs(rows):
 
     paths = [str(SHARED / "imagenet-samples" / n) for n in names]
     return Files("imagenet-samples", paths, labels=[classes.index(n) for n in numbers], classes=classes)
+
+
+def test_the_most_confident_mistakes():
+    data = sl.dataset("scenes/shape", num=6, size=32)
+    wrong = np.eye(10)[(data.labels + 1) % 10] * np.array([[1.0], [5], [3], [0], [9], [2]])
+    right = np.arange(6) == 4
+    said = np.where(right[:, None], np.eye(10)[data.labels] * 9, wrong)
+    result = sl.evals.score(said, data.labels, classes=data.classes)
+    found = sl.evals.mistakes(result, data)
+    assert [m.index for m in found][:4] == [1, 2, 5, 0]
+    assert 4 not in [m.index for m in found]
+    assert found[0].label == data.classes[data.labels[1]]
+    assert 0.9 < found[0].probability < 1
+    assert sl.evals.mistake_sheet(result, data).width > 500

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 
 import sightline as sl
 from tests.evals.makers import random_model
@@ -27,3 +28,13 @@ def test_two_splits_are_two_extractions():
     want = sl.extract(model, sl.dataset("scenes/shape", "val", num=20, size=model.image.size[0]), tokens="gap")
     assert torch.equal(test.features, want.features)
     assert not torch.equal(train.features, test.features)
+
+
+def test_a_folder_without_splits_is_divided_and_says_so(tmp_path, caplog):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            Image.new("RGB", (32, 32), (40 * i, 9, 9)).save(tmp_path / name / f"{i}.png")
+    train, test = sl.evals.extract_splits(sl.build("vit-nano4", depth=1), tmp_path)
+    assert (len(train), len(test)) == (4, 4)
+    assert "half of each class is to train on (4 images)" in caplog.text

@@ -2,9 +2,11 @@
 
 import logging
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
@@ -231,3 +233,27 @@ def test_deit_tiny_names_imagenet_photographs():
     right = {file: int(number) for file, number in (line.split(",") for line in lines)}
     hits = sum(right[one.image.rsplit("/", 1)[1]] == one.indices[0] for one in said)
     assert (hits, len(said), said.bad) == (87, 100, {})
+
+
+def test_a_run_with_validation_data_is_calibrated(tmp_path):
+    train, val = sl.dataset("scenes/shape", num=60, size=16).split(0.5)
+    model = sl.build("vit-nano4", classes=10, size=16, depth=1)
+    run = sl.fit(model, train, sl.Recipe(lr=3e-3, batch=30, steps=6), val=val, out=tmp_path / "run")
+    temperature = run.about["ended"]["temperature"]
+    assert temperature != 1
+    plain, calibrated = sl.predict(run.model, val), sl.predict(str(run.path), val)
+    assert calibrated.temperature == temperature
+    assert sl.predict(run, val).temperature == temperature
+    assert (plain.indices == calibrated.indices).all()
+    assert not np.allclose(plain.probabilities, calibrated.probabilities)
+
+
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(st.floats(0.3, 5), st.integers(0, 9))
+def test_the_temperature_of_scaled_logits_is_found(scale, seed):
+    random = np.random.default_rng(seed)
+    true = random.normal(size=(4000, 4)) * 2
+    p = np.exp(true) / np.exp(true).sum(1, keepdims=True)
+    labels = (random.random((4000, 1)) > p.cumsum(1)).sum(1)
+    assert abs(sl.evals.fit_temperature(scale * true, labels) / scale - 1) < 0.15
+    assert sl.evals.fit_temperature(true[:5], labels[:5]) == 1

@@ -100,3 +100,12 @@ def test_names(sources, names, tmp_path, monkeypatch):
     for file in ("vit.safetensors", "bit.safetensors"):
         (tmp_path / file).touch()
     assert sl.observe.model_names(sources) == names
+
+
+def test_a_file_runs_once_for_all_of_its_functions(tmp_path):
+    count = f"from pathlib import Path\np = Path({str(tmp_path / 'runs')!r})\np.write_text(p.read_text() + 'x')\n"
+    (tmp_path / "runs").write_text("")
+    (tmp_path / "nets.py").write_text(count + FILE)
+    for function in ("ours", "adopted", "ours"):
+        sl.observe.open_model(f"{tmp_path}/nets.py:{function}")
+    assert (tmp_path / "runs").read_text() == "x"

@@ -108,8 +108,9 @@ class Opened:
         return self.section(name).locator("canvas").nth(canvas).evaluate("c => c.toDataURL()")
 
     def slide(self, name, label, value):
+        """To an image or a depth by its index; the page counts from 1."""
         self.section(name).get_by_label(label, exact=True).evaluate(
-            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value
+            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value + 1
         )
 
 
@@ -156,7 +157,7 @@ def test_a_film_tells_the_cell_and_moves_with_depth(open_):
     top, where = int(lens.top[0, 2, 1 + 6]), lens.identifiability[0, 2, 1 + 6]
     told = opened.told("lens")
     assert told.startswith(
-        f"Block 1, row 1, column 2 ({lens.name(top)}): share of classes below the target {where:.2f}"
+        f"Block 2, row 2, column 3 ({lens.name(top)}): share of classes below the target {where:.2f}"
     )
     assert "Target: owl" in told
     before = opened.pixels("lens", 1)
@@ -190,13 +191,13 @@ def test_keys_move_the_cell_and_names_stay_text(open_):
 def test_a_patch_shows_where_every_head_looks(open_):
     opened = open_()
     opened.slide("head-attention", "Depth", 2)
-    opened.section("head-attention").get_by_label("Head", exact=True).select_option(label="head 1")
+    opened.section("head-attention").get_by_label("Head", exact=True).select_option(label="head 2")
     opened.point("head-attention", 0.9, 0.1)  # row 0, column 3
     row = ATTENTION.row(0, 2, 1, ATTENTION.prefix + 3)
     best = int(row.argmax())
     told = opened.told("head-attention")
-    assert told.startswith("Block 2, head 1, from the patch in row 0, column 3:")
-    assert f"row {best // 4}, column {best % 4}" in told
+    assert told.startswith("Block 3, head 2, from the patch in row 1, column 4:")
+    assert f"row {best // 4 + 1}, column {best % 4 + 1}" in told
     share = float(re.search(r"\(([\d.]+) %\)", told).group(1))
     assert share == pytest.approx(100 * row.max(), abs=0.6)
     seen = [opened.pixels("head-attention", i) for i in range(3)]
@@ -204,7 +205,7 @@ def test_a_patch_shows_where_every_head_looks(open_):
     assert all(opened.pixels("head-attention", i) != seen[i] for i in (1, 2))
     opened.section("head-attention").locator("canvas").nth(2).focus()
     opened.page.keyboard.press("ArrowLeft")
-    assert opened.told("head-attention").startswith("Block 0, head 0,")
+    assert opened.told("head-attention").startswith("Block 1, head 1,")
     opened.section("head-attention").get_by_role("button", name="From the class token").click()
     assert "from the class token" in opened.told("head-attention")
 
@@ -228,9 +229,9 @@ def test_depth_is_slid_through_and_places_are_pointed_at(open_):
     opened.slide("receptive", "Depth", 3)
     assert opened.told("receptive").startswith("blocks.3: half of the mass within 10 pixels")
     opened.point("places", 0.5 / 6, 0.5 / 6)
-    assert opened.told("places").startswith("Row 0, column 0: 0.8")
+    assert opened.told("places").startswith("Row 1, column 1: 0.8")
     opened.point("off", 0.9, 0.75)
-    assert "block 1 × c: CKA with the whole model 0.800 · accuracy 80 %" in opened.told("off")
+    assert "block 2 × c: CKA with the whole model 0.800 · accuracy 80 %" in opened.told("off")
 
 
 def test_a_phone_sees_all_of_it(open_):
@@ -238,6 +239,12 @@ def test_a_phone_sees_all_of_it(open_):
     for name in ("feature-pca-a", "head-attention", "cka", "far"):
         opened.section(name)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+    small = opened.page.evaluate(
+        """() => [...document.querySelectorAll("svg text")].filter((t) => t.getBoundingClientRect().width > 0)
+        .map((t) => parseFloat(getComputedStyle(t).fontSize) * t.ownerSVGElement.getScreenCTM().a)
+        .filter((size) => size < 10.9)"""
+    )
+    assert small == []  # no text of a chart is too small to read
     target = opened.section("cka").locator("canvas").first
     target.tap()
     assert "CKA" in opened.told("cka")
@@ -265,7 +272,9 @@ def test_verdicts_open(open_):
 def test_a_chart_tells_its_points(open_):
     opened = open_()
     section = opened.section("far")
-    chart, out = section.locator("figure.drawn > svg"), section.locator("output")
+    drawn = section.locator("figure.drawn.wide")
+    chart, out = drawn.locator("> svg"), drawn.locator("output")
+    assert not section.locator("figure.drawn.slim").is_visible()
     assert "Point at the chart" in out.inner_text()
     points = opened.page.evaluate("() => JSON.parse(document.getElementById('points-far').textContent)")
     x, y, text = points[3]
@@ -274,7 +283,7 @@ def test_a_chart_tells_its_points(open_):
     scale = box["width"] / width
     opened.page.mouse.move(box["x"] + x * scale, box["y"] + y * scale)
     assert out.inner_text() == text
-    assert section.locator(".ring").get_attribute("visibility") == "visible"
+    assert drawn.locator(".ring").get_attribute("visibility") == "visible"
     chart.focus()
     opened.page.keyboard.press("ArrowRight")
     assert out.inner_text() == points[4][2]

@@ -337,7 +337,7 @@ def test_two_models_stand_side_by_side(tmp_path):
         for side, m in (("a", makers.VIT), ("b", makers.CNN))
     )
     sections = [a for tag, a in Parsed(sl.write_report([one, other], tmp_path).read_text()).tags if tag == "section"]
-    assert sections[1]["data-results"] == "feature-pca-a feature-pca-b"
+    assert sections[0]["data-results"] == "feature-pca-a feature-pca-b"  # what can be explored leads the page
 
 
 def test_a_run_folder_gives_its_curves(tmp_path):
@@ -347,6 +347,40 @@ def test_a_run_folder_gives_its_curves(tmp_path):
     text = sl.write_report(tmp_path / "run", tmp_path / "page").read_text()
     assert "After 2 steps" in text
     assert "scenes/shape" in text
+
+
+def test_accuracy_of_a_run_comes_first(tmp_path):
+    data = sl.dataset("scenes/shape", num=16, size=32)
+    recipe = sl.Recipe(lr=1e-3, batch=8, steps=1)
+    run = sl.fit(sl.build("vit-nano4", classes=10, depth=1), data, recipe, out=tmp_path / "run")
+    sl.training.evaluate_run(run, data)
+    text = sl.write_report([makers.feature_pca(), makers.distance(), run.path], tmp_path / "page").read_text()
+    found = headings(text)
+    assert found[0] == "Accuracy"
+    assert found.index("An image on its way through the network (PCA of features)") < found.index(
+        "The papers’ claims, tested on these results"
+    )
+    assert found[-1] == "Training"
+
+
+def test_predictions_and_sketches_are_on_the_page(tmp_path):
+    said = replace(makers.feature_pca(), how={"predictions": ["beagle 83 %", "pug 40 %"]})
+    text = sl.write_report([said, makers.distance()], tmp_path).read_text()
+    assert '"captions":["beagle 83 %"' in text.replace(" ", " ")
+    assert "Our sketch of the paper’s figure" in text
+    assert text.count('class="drawn wide"') == text.count('class="drawn slim"') > 0
+
+
+def test_verdicts_are_grouped_by_claim(page):
+    text = page.read_text()
+    claims = re.findall(r'class="by-claim" id="claim-(\w+)"', text)
+    assert len(claims) == len(set(claims)) > 5
+
+
+def test_no_text_of_a_drawing_is_small(page):
+    sizes = [float(s) for s in re.findall(r"font: (?:[a-z]+ )*([\d.]+)px", page.read_text())]
+    assert sizes
+    assert min(sizes) >= 10  # of figures that are shown at 1.12 pixels per unit or more
 
 
 def headings(text):

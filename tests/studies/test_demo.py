@@ -7,6 +7,8 @@ import pytest
 
 import sightline as sl
 from sightline.cli import main
+from sightline.cli.demo import claim_rows
+from sightline.report.demo import look_at_shipped
 
 
 class EnoughError(Exception):
@@ -69,3 +71,24 @@ def test_the_command_ends_with_a_page(plan, steps, capsys):
     assert [row["model"] for row in out["models"]] == ["ViT", "BiT", "ViT at 48 px"]
     assert {v["verdict"] for v in out["verdicts"]} <= {"holds", "does not hold", "undecided"}
     assert Path(out["page"]).read_text().startswith("<!DOCTYPE html>")
+
+
+def test_models_of_the_package_are_looked_at_first(plan, monkeypatch):
+    monkeypatch.setattr("sightline.report.demo.shipped", lambda: ["vit-nano4.cifar10"])
+    monkeypatch.setattr("sightline.report.demo.is_prepared", lambda name: False)
+    said = []
+    found = look_at_shipped(plan, said.append, n=2)
+    assert said == ["vit-nano4.cifar10, from the package: what it sees in 2 images"]
+    assert {"head-attention.npz", "feature-pca.npz"} <= {path.name for path in found}
+    assert sl.Result.load(found[0]).about.models[0].name == "vit-nano4.cifar10"
+
+
+def test_the_terminal_has_one_line_per_claim():
+    def verdict(claim, value):
+        effect = sl.studies.Effect(what="gain", value=value, low=value - 0.1, high=value + 0.1)
+        long = "It gains, and so on, and so on, and so on, and so on, and so on, and so on, and so on."
+        return sl.studies.Verdict(claim=claim, source="", statement=long, models=("a",), effects=(effect,))
+
+    rows = claim_rows([verdict("V1", 1.0), verdict("V1", -1.0), verdict("V1", 0.0), verdict("V2", 1.0)])
+    assert [(r["claim"], r["holds"], r["not"], r["undecided"]) for r in rows] == [("V1", 1, 1, 1), ("V2", 1, 0, 0)]
+    assert len(rows[0]["paper"]) <= 44

@@ -11,6 +11,18 @@ import sightline as sl
 PLAIN = sl.Recipe(lr=0.1, batch=32, steps=100)
 
 
+def test_the_schedule_follows_the_steps():
+    tuned = sl.recipes.vit_finetune("pets").change(["steps=40"])
+    assert tuned.warmup_steps(1000) == 8
+    assert sl.recipes.vit_finetune("pets").change(["steps=40", "warmup=3"]).warmup == 3
+    bit = sl.training.bit_hyperrule(50_000, 32 * 32).change(["steps=100"])
+    assert bit.milestones == (0.3, 0.6, 0.9)
+    long = sl.Recipe(lr=0.1, batch=32, epochs=90, warmup=900, milestones=(3000,), decay="staircase")
+    assert (long.change(["epochs=9"]).warmup, long.change(["epochs=9"]).milestones) == (90, (300,))
+    assert long.change(["steps=50"]).warmup_steps(1000) == 5
+    assert long.change(["lr=0.2"]).warmup == 900
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -18,7 +18,7 @@ def write_images(root, per_class, classes=("cat", "dog")):
 def test_a_folder_without_splits_holds_out_a_tenth(tmp_path):
     split = sl.training.split_data(write_images(tmp_path / "pets", 20))
     assert (len(split.train), len(split.val), split.test) == (36, 4, None)
-    assert split.rule == "10% of the training data"
+    assert split.rule == "10 % of the training data"
     train, val = sl.Folder(tmp_path / "pets").split(0.9, seed=0)
     assert (split.train.fingerprint(), split.val.fingerprint()) == (train.fingerprint(), val.fingerprint())
 
@@ -58,3 +58,19 @@ def test_what_val_cannot_be(val):
 def test_num_is_for_scenes(tmp_path):
     with pytest.raises(ValueError, match="--num is for scenes"):
         sl.training.split_data(write_images(tmp_path / "pets", 3), num=5)
+
+
+def test_a_folder_without_splits_says_what_is_for_what(tmp_path):
+    write_images(tmp_path, 10)
+    plain = sl.training.split_data(tmp_path)
+    assert plain.test is None
+    assert plain.describe() == (
+        "18 images to train on; validation: 10 % of the training data (2, each class alike); "
+        "no test (--split 0.8 keeps a fifth for one)"
+    )
+    divided = sl.training.split_data(tmp_path, split=0.8, val="none")
+    assert (len(divided.train), len(divided.test), divided.test.counts()) == (16, 4, [2, 2])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        sl.training.split_data(tmp_path, split=3.0)
+    with pytest.raises(ValueError, match="has train, val, test"):
+        sl.training.split_data("scenes/shape", split=0.8)

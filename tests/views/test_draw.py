@@ -68,7 +68,7 @@ def test_distances_are_the_heads_of_the_outer_blocks():
     left, right = sl.draw(r).axes[:2]
     shown = {line.get_label(): line.get_ydata() for line in left.lines}
     for block, heads in r.sorted_heads():
-        np.testing.assert_allclose(shown[f"block {block}"], heads)
+        np.testing.assert_allclose(shown[f"block {block + 1}"], heads)  # people count from 1
     assert shown["uniform attention"][0] == r.uniform
     dots = right.collections[0].get_offsets()
     np.testing.assert_allclose(np.sort(dots[:, 1]), np.sort(r.pixels.ravel()))

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
-from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
@@ -66,12 +67,15 @@ def head_attention(model: Model, data: Data, *, n: int = 4, seed: int = 0) -> He
     found: dict[int, list[Tensor]] = {}
     seen: list[NDArray[np.uint8]] = []
     images = ImageSource(data=data, batch=1, n=n, seed=seed)
-    with evaluation_mode(s), attention_probs(s, lambda b, p: found.setdefault(b, []).append(p.float().cpu())) as taps:
+    keep = attention_probs(s, lambda b, p: found.setdefault(b, []).append(p.float().cpu()))
+    with evaluation_mode(s), keep as taps, noting_predictions(s) as said:
         for made in images.batches([s], what="attention of the heads"):
             s.model(made.images[0])
-            seen.append(thumbnails(made.images[0], s.image, 224))
+            seen.append(images.shown(made, s, 224))
     probs = torch.stack([torch.cat(found[b]) for b in sorted(found)], 1)  # (n, blocks, heads, tokens, tokens)
-    made_of = _result(s, _rows(s, probs), np.concatenate(seen), {"seed": seed, "proof": taps.proof})
+    made_of = _result(
+        s, _rows(s, probs), np.concatenate(seen), {"seed": seed, "proof": taps.proof, "predictions": said}
+    )
     return replace(made_of, about=images.about(s))
 
 

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
-from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
@@ -105,19 +106,19 @@ def attention_rollout(
     kind = "gradient" if gradient else "with identity" if identity else "as in the ViT paper"
     maps, shown, at = [], [], 0
     source = ImageSource(data=data, batch=batch, n=n)
-    with evaluation_mode(s, gradients=gradient):
+    with evaluation_mode(s, gradients=gradient), noting_predictions(s) as said:
         for made in source.batches([s], what="rollout"):
             images = made.images[0]
             wanted = None if targets is None else targets[at : at + len(made)].to(images.device)
             joint, proof = rollout_of(s, images, wanted, identity=identity, gradient=gradient)
             maps.append(from_head(joint, s).detach().float().cpu())
-            shown.append(thumbnails(images, s.image))
+            shown.append(source.shown(made, s))
             at += len(made)
     caption = f"Attention rollout ({kind}) over {len(s.attention_blocks)} blocks, seen from {_from(s)}. {proof}."
     return AttentionMaps(
         title=f"Rollout of {s.name}",
         caption=caption,
-        how={"n": at, "kind": kind, "proof": proof, "tokens": _from(s)},
+        how={"n": at, "kind": kind, "proof": proof, "tokens": _from(s), "predictions": said},
         about=source.about(s),
         maps=torch.cat(maps).numpy(),
         image_size=s.image.size,
@@ -169,15 +170,15 @@ def attention_maps(
             maps.append(rows.float().cpu())
 
     source = ImageSource(data=data, batch=batch, n=n)
-    with evaluation_mode(s), attention_probs(s, keep) as taps:
+    with evaluation_mode(s), attention_probs(s, keep) as taps, noting_predictions(s) as said:
         for made in source.batches([s], what="attention maps"):
             s.model(made.images[0])
-            shown.append(thumbnails(made.images[0], s.image))
+            shown.append(source.shown(made, s))
     of = _from(s) if query is None else f"patch {query}"
     return AttentionMaps(
         title=f"Attention of block {block % depth} of {s.name}",
         caption=f"Attention of each head of block {block % depth} from {of} to the patches. {taps.proof}.",
-        how={"n": sum(map(len, maps)), "block": block % depth, "query": of, "proof": taps.proof},
+        how={"n": sum(map(len, maps)), "block": block % depth, "query": of, "proof": taps.proof, "predictions": said},
         about=source.about(s),
         maps=torch.cat(maps).numpy(),
         image_size=s.image.size,

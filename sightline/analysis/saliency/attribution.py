@@ -12,7 +12,8 @@ from torch import Tensor
 from sightline.analysis.attention.rollout import from_head, rollout_of
 from sightline.analysis.saliency.cam import cam_layer, grad_cam
 from sightline.analysis.saliency.faithfulness import curves, randomized_copy, rank_agreement
-from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.evals.prediction import noting_predictions
+from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
 
@@ -99,24 +100,27 @@ def attribution(
     random = torch.Generator().manual_seed(seed)
     rows: list[list[Tensor]] = []
     shown: list[NDArray[np.uint8]] = []
+    predictions: list[str] = []
     source = ImageSource(data=data, batch=batch, n=n, seed=seed)
     for made in source.batches([s], what=f"attribution by {method}"):
-        with evaluation_mode(s, random_weights, gradients=True):
-            images = made.images[0]
-            classes = s.model(images).argmax(1).detach()
-            maps = attribution_maps(s, images, classes, method)
-            other = attribution_maps(random_weights, images, classes, method)
-        shown.append(thumbnails(images, s.image))
-        chance = torch.rand(maps.shape, generator=random).to(maps)
-        with evaluation_mode(s):
-            scores = [*curves(s, images, classes, maps, steps), *curves(s, images, classes, chance, steps)]
-        rows.append([maps.cpu(), classes.cpu(), *(x.cpu() for x in scores), rank_agreement(maps, other)])
+        with noting_predictions(s) as said:
+            rows.append(_measured(s, random_weights, made.images[0], method=method, steps=steps, random=random))
+        predictions += said[: len(made)]  # of the first pass
+        shown.append(source.shown(made, s))
     found = [torch.cat(column).numpy() for column in zip(*rows)]
     where = cam_layer(s) if method == "grad_cam" else f"{len(s.attention_blocks)} blocks"
     return Attribution(
         title=f"Attribution of {s.name} by {method}",
         caption=f"{method} ({where}) for the predicted class of {len(found[0])} images; blurred in {steps} steps.",
-        how={"n": len(found[0]), "method": method, "layer": where, "steps": steps, "seed": seed, "replaced by": "blur"},
+        how={
+            "n": len(found[0]),
+            "method": method,
+            "layer": where,
+            "steps": steps,
+            "seed": seed,
+            "replaced by": "blur",
+            "predictions": predictions,
+        },
         about=source.about(s),
         maps=found[0].astype(np.float32),
         classes=found[1],
@@ -128,6 +132,26 @@ def attribution(
         image_size=s.image.size,
         images=np.concatenate(shown),
     )
+
+
+def _measured(
+    s: ObservedModel,
+    random_weights: ObservedModel,
+    images: Tensor,
+    *,
+    method: Method,
+    steps: int,
+    random: torch.Generator,
+) -> list[Tensor]:
+    """Of one batch: maps, classes, curves of the maps and of a random order, agreement with random weights."""
+    with evaluation_mode(s, random_weights, gradients=True):
+        classes = s.model(images).argmax(1).detach()
+        maps = attribution_maps(s, images, classes, method)
+        other = attribution_maps(random_weights, images, classes, method)
+    chance = torch.rand(maps.shape, generator=random).to(maps)
+    with evaluation_mode(s):
+        scores = [*curves(s, images, classes, maps, steps), *curves(s, images, classes, chance, steps)]
+    return [maps.cpu(), classes.cpu(), *(x.cpu() for x in scores), rank_agreement(maps, other)]
 
 
 def check_method(s: ObservedModel, method: str) -> None:

@@ -1,6 +1,7 @@
 """Whether a map tells the truth: deletion and insertion, scrambled weights, and the mass that lies on the object."""
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from sightline.analysis.embeddings import spearman
 from sightline.observe.model import ObservedModel
+from sightline.sharing import digest, shared
 from sightline.spec import Result
 
 BLUR = 8  # a blurred image has lost all detail finer than an eighth of its side
@@ -33,19 +35,39 @@ def curves(
     maps: Float[Tensor, "b i j"],
     steps: int = 16,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """Deletion and insertion: mean probability of the class over `steps` shares of the cells, best first."""
+    """Deletion and insertion: mean probability of the class over `steps` shares of the cells, best first.
+
+    Every curve begins and ends with the whole and the blurred image, and an order is an order, whichever map it comes
+    from: what several methods ask for is computed once where analyses share.
+    """
     if isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps is a whole number from 1 up; got {steps!r}.")
     rank = maps.flatten(1).argsort(1, descending=True).argsort(1).view_as(maps)
-    cells, base = maps[0].numel(), blur(images)
+    key = (s.model, digest(images), digest(classes))
+    ends = shared(("whole and blurred", *key), lambda: probabilities(s, (images, blur(images)), classes))
+    between = shared(("by rank", *key, digest(rank), steps), lambda: between_ends(s, images, classes, rank, steps))
+    deletion, insertion = ends.sum(0) + between
+    return deletion / (steps + 1), insertion / (steps + 1)
+
+
+def between_ends(s: ObservedModel, images: Tensor, classes: Tensor, rank: Tensor, steps: int) -> Float[Tensor, "2 b"]:
+    """Sums of the probability in images that are blurred in part: most important cells first, and last."""
+    cells, base = rank[0].numel(), blur(images)
     sums = torch.zeros(2, len(images), dtype=torch.float64)
-    for step in range(steps + 1):
+    for step in range(1, steps):
         taken = (rank < round(cells * step / steps)).to(images)[:, None]
         mask = F.interpolate(taken, size=images.shape[2:], mode="nearest")
-        for i, share in enumerate((mask, 1 - mask)):  # deletion blurs what is taken, insertion all else
-            probability = s.model(images * (1 - share) + base * share).softmax(-1)
-            sums[i] += probability.gather(1, classes[:, None])[:, 0].double().cpu()
-    return sums[0] / (steps + 1), sums[1] / (steps + 1)
+        mixed = (
+            images * (1 - m) + base * m for m in (mask, 1 - mask)
+        )  # deletion blurs what is taken, insertion all else
+        sums += probabilities(s, mixed, classes)
+    return sums
+
+
+def probabilities(s: ObservedModel, versions: Iterable[Tensor], classes: Tensor) -> Float[Tensor, "v b"]:
+    """The probability of each image's class in several versions of the images."""
+    found = [s.model(images).softmax(-1).gather(1, classes[:, None])[:, 0].double().cpu() for images in versions]
+    return torch.stack(found)
 
 
 def randomized_copy(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.evals.prediction import class_names
-from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.readout import Readout, readout
 from sightline.observe.stream import Place, residual_stream, watching
@@ -113,7 +113,7 @@ def logit_lens(
             first = sum(len(b) for b in shown)
             part = None if wanted is None else _some(wanted, first, len(made), s)
             rows.append(scores(s, reads, places, images=made.images[0], targets=part))
-            shown.append(thumbnails(made.images[0], s.image, 160))
+            shown.append(images.shown(made, s, 160))
     if wanted is not None and len(wanted) != sum(map(len, shown)):
         raise ValueError(f"One target per image is expected, {sum(map(len, shown))} in all; got {len(wanted)}.")
     how: dict[str, Any] = {"n": sum(map(len, shown)), "batch": batch, "seed": seed}

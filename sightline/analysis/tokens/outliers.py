@@ -13,8 +13,9 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
-from sightline.observe.images import Data, ImageSource, thumbnails
+from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.registers import hidden_layer
 from sightline.observe.stream import residual_stream, watching
@@ -113,10 +114,13 @@ def outlier_tokens(
             stack.enter_context(without(s, switch))
         taps = stack.enter_context(attention_probs(s, sums.attention))
         stack.enter_context(watching(residual_stream(s), sums.stream))
+        said = stack.enter_context(noting_predictions(s))
         for made in images.batches([s], what="outlier tokens"):
             s.model(made.images[0])
-            sums.show(thumbnails(made.images[0], s.image, 160))
-    how = {"n": sums.images, "batch": batch, "seed": seed, "times": times, "spreads": SPREADS, "proof": taps.proof}
+            sums.show(images.shown(made, s, 160) if sums.room else np.zeros((len(made), 0, 0, 3), np.uint8))
+    how: dict[str, Any] = {"n": sums.images, "batch": batch, "seed": seed, "times": times, "spreads": SPREADS}
+    how["proof"] = taps.proof
+    how["predictions"] = said[:SHOWN]
     return _result(s, sums, register, how=how, about=images.about(s))
 
 
@@ -164,8 +168,7 @@ class TokenSums:
         total[at] = total.get(at, 0) + value.double().cpu()
 
     def keep(self, name: str, at: int, value: Tensor) -> None:
-        room = SHOWN - sum(map(len, self.shown))
-        if room > 0:
+        if room := self.room:
             self.maps[name].setdefault(at, []).append(value[:room].cpu())
 
     def stream(self, place: int, x: Tensor) -> None:
@@ -197,10 +200,16 @@ class TokenSums:
         self.add("sinks", block, (even > SINK).sum())
         self.keep("received", block, even)
 
+    @property
+    def room(self) -> int:
+        """How many more images are shown."""
+        return max(0, SHOWN - sum(map(len, self.shown)))
+
     def show(self, images: NDArray[np.uint8]) -> None:
         """A batch is done."""
         self.images += len(images)
-        self.shown.append(images[: max(0, SHOWN - sum(map(len, self.shown)))])
+        if self.room:
+            self.shown.append(images[: self.room])
 
     def mean(self, name: str) -> NDArray[np.float64]:
         """Over images, by place or block."""

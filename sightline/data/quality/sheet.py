@@ -2,9 +2,10 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage, printable
@@ -33,8 +34,41 @@ def contact_sheet(dataset: Dataset, *, columns: int = 10, rows: int = 10, cell: 
     return sheet
 
 
+def labeled_sheet(dataset: Dataset, captions: dict[int, tuple[str, str]], *, columns: int = 6) -> Image.Image:
+    """Images of a dataset by index, each with two lines below it.
+
+    >>> sl.data.labeled_sheet(sl.dataset("scenes/shape", num=4), {2: ("circle", "taken for a square")}).size
+    (176, 206)
+    """
+    cell, line = 168, 15
+    columns, height = max(1, min(columns, len(captions))), cell + 2 * line + GAP
+    size = (columns * (cell + GAP) + GAP, math.ceil(len(captions) / columns) * height + GAP)
+    sheet = Image.new("RGB", size, PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=12)
+    for number, (index, texts) in enumerate(captions.items()):
+        left, top = GAP + number % columns * (cell + GAP), GAP + number // columns * height
+        sheet.paste(_tile(dataset, index, cell), (left, top))
+        for i, text in enumerate(texts):
+            draw.text((left, top + cell + i * line), _fitting(_ascii(text), font, cell), fill=INK, font=font)
+    return sheet
+
+
+def _fitting(text: str, font: Any, width: int) -> str:
+    """As much of a text as fits below an image."""
+    while text and font.getlength(text) > width:
+        text = text[:-4] + "..." if text.endswith("...") else text[:-3] + "..."
+        if text == "...":
+            return ""
+    return text
+
+
 def save_sheet(sheet: Image.Image, path: str | Path) -> None:
-    """Write a contact sheet; the extension of the file decides its format."""
+    """Write a contact sheet; the extension of the file decides its format.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sl.data.save_sheet(sl.data.contact_sheet(sl.dataset("scenes/shape", num=8), columns=2), f"{folder}/a.png")
+    """
     path = Path(path)
     Image.init()
     if path.suffix.lower() not in Image.EXTENSION:

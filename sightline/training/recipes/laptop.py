@@ -90,6 +90,32 @@ def laptop_masked(data: str = "cifar10", *, epochs: float | None = None) -> Reci
     )
 
 
+def laptop_tune(*, num_images: int | None = None, lr: float = 0.01) -> Recipe:
+    """Fine-tuning on up to 20,000 images on two cores, at the model's own image size: the default of `tune` there.
+
+        sightline tune pets/ --model deit-tiny.npz --out runs/pets
+
+    As `vit_finetune` (SGD 0.9, cosine, clip 1, no decay, warm-up of a fifth), with batches of 64: 120 steps, or five
+    epochs where these are more. Measured: DeiT-Tiny on 20 photographs of each of 37 breeds of pets, 88.6 % of 370 test
+    photographs, 10 minutes of one core.
+
+    >>> r = sl.recipes.laptop_tune(num_images=740)
+    >>> r.steps, r.batch, r.size
+    (120, 64, None)
+    """
+    return Recipe(
+        name="laptop_tune",
+        optimizer="sgd",
+        lr=lr,
+        batch=64,
+        steps=max(120, 5 * (num_images or 0) // 64),
+        warmup=0.2,
+        decay="cosine",
+        clip=1.0,
+        repeat=True,
+    )
+
+
 def _epochs(data: str, epochs: float | None) -> float:
     return epochs if epochs is not None else EPOCHS.get(data, 20)
 

@@ -5,7 +5,7 @@ import binascii
 import json
 import types
 import typing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from sightline.weights.report import WeightsError
 FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig, "hybrid": HybridConfig}
 LARGEST = 16_384  # pixels per side; a header that asks for more is damaged
 VERSION = 1
+HALF = "float16"  # how a packed model is stored; it computes in float32
 ZEROS = "0" * 16  # in place of the checksum while it is computed
 FORMER = {"version", "layout", "family", "config", "image", "classes", "probes", "probability"}  # of 0.2.0
 T = TypeVar("T")
@@ -45,6 +46,9 @@ class Header:
     probes: Probes | None = None
     layout: Literal["sightline", "other"] = "sightline"  # the format whose names the tensors have
     probability: Probability = "softmax"  # how logits become probabilities
+    about: dict[str, str] = field(
+        default_factory=dict
+    )  # of packed models: license, command, accuracy, how it is stored
 
 
 def to_text(header: Header) -> str:
@@ -61,6 +65,7 @@ def to_text(header: Header) -> str:
         "config": asdict(header.config),
     }
     about |= {"image": asdict(header.image), "classes": header.classes, "probes": probes}
+    about |= {"about": header.about} if header.about else {}
     about |= {"probability": header.probability, "checksum": ZEROS}
     text = json.dumps(about, separators=(",", ":"))
     return _with_checksum(text, ZEROS, xxhash.xxh3_64_hexdigest(text.encode()))
@@ -87,6 +92,9 @@ def from_text(text: str, *, verify: bool = True) -> Header:
             raise WeightsError(f"The header names an unknown layout {held['layout']!r}.")
         probes = None if held["probes"] is None else _decode_probes(held["probes"])
         probability = _checked(held.get("probability", "softmax"), Probability, "probability")
+        about = held.get("about", {})
+        if not (isinstance(about, dict) and all(isinstance(v, str) for v in about.values())):
+            raise WeightsError("What the header says about the model is not a table of texts.")
     except WeightsError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -94,7 +102,13 @@ def from_text(text: str, *, verify: bool = True) -> Header:
     _check_plausible(config, image, classes)
     names = None if classes is None else tuple(classes)
     return Header(
-        config=config, image=image, classes=names, probes=probes, layout=held["layout"], probability=probability
+        config=config,
+        image=image,
+        classes=names,
+        probes=probes,
+        layout=held["layout"],
+        probability=probability,
+        about=about,
     )
 
 
