@@ -80,6 +80,8 @@ def row(claim: str, truth: sl.studies.Effect, every: list[sl.studies.Effect], pa
     edge = min(abs(truth.value - truth.bound - s * truth.margin) for s in (-1, 1))
     states = [e.state for e in every]
     right = replace(truth, low=truth.value, high=truth.value).state
+    # were its bound two standard errors below or above the truth: how many intervals would end before it
+    at_two = [end < 2 * error for e in known for end in (truth.value - e.low, e.high - truth.value)]
     return {
         "claim": claim,
         "effect": truth.what,
@@ -87,6 +89,7 @@ def row(claim: str, truth: sl.studies.Effect, every: list[sl.studies.Effect], pa
         "covered": float(np.mean(covered)) if known else math.nan,
         "with_interval": len(known) / len(every),
         "errors_from_bound": edge / error if error > 0 else math.nan,
+        "decided_at_two_errors": float(np.mean(at_two)) if known else math.nan,
         "decided_rightly": states.count(right) / len(states),
         "decided_wrongly": sum(s not in (right, "undecided") for s in states) / len(states),
     }
