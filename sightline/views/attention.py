@@ -1,4 +1,4 @@
-"""Views of attention: distance, maps on images, every head of every block."""
+"""Views of attention: distance, maps on images, every head of every block, position and content."""
 
 from typing import Any
 
@@ -7,9 +7,22 @@ from numpy.typing import NDArray
 
 from sightline.analysis.attention.distance import AttentionDistance
 from sightline.analysis.attention.head_attention import HeadAttention
+from sightline.analysis.attention.position_content import PARTS, SHOWN, PositionContent
 from sightline.analysis.attention.rollout import AttentionMaps
 from sightline.views.payload import compress, maps_on_images, plane, sprite
-from sightline.views.style import COLORS, INK, PALE, SIMILARITY, bare, finite, mosaic, spread_out
+from sightline.views.style import (
+    COLORS,
+    INK,
+    PALE,
+    SIMILARITY,
+    bare,
+    between,
+    finite,
+    frame_cell,
+    map_rows,
+    mosaic,
+    spread_out,
+)
 from sightline.views.view import RAGHU, VIT, Paper, Payload, View, pair, percent
 
 IMAGES = 6  # that a figure shows
@@ -228,4 +241,81 @@ HEAD_ATTENTION = View(
     several_panels=True,
     paper=Paper(f"{VIT}, figure 6", "Heads attend to the regions that matter for the class."),
     payload=head_attention_payload,
+)
+
+
+def draw_split(r: PositionContent, figure: Any) -> None:
+    """Shares by block and position by head above; attention and its parts from one patch below."""
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    left, right = above.subplots(1, 2)
+    bottom = np.zeros(r.total.shape[0])
+    for name, share, color in zip(PARTS, r.by_block(), (COLORS[0], COLORS[1], COLORS[4])):
+        left.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
+        bottom = bottom + share
+    left.set(xlabel="block", ylabel="share of the logits' variance", ylim=(0, 1), xticks=spread_out(len(bottom), 7))
+    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    blocks, heads = r.total.shape
+    right.scatter(np.repeat(np.arange(blocks), heads), r.share[0].ravel(), color=COLORS[0], s=22)
+    right.set(xlabel="block", ylabel="share of position, one dot per head", ylim=(-0.03, 1.03))
+    block, head = r.most_positional()
+    axes = map_rows(below, 4, 1)[0]
+    axes[0].imshow(r.image)
+    cell = (r.grid[0] // 2) * r.grid[1] + r.grid[1] // 2
+    frame_cell(axes[0], cell, r.grid, r.image.shape[:2])
+    for i, name in enumerate(SHOWN):
+        axes[i + 1].imshow(r.maps[i, block, head, cell].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=255)
+        frame_cell(axes[i + 1], cell, r.grid, r.grid, offset=0.5)
+        bare(axes[i + 1], name)
+    bare(axes[0], f"block {block}, head {head}, from the frame")
+
+
+def split_sentence(r: PositionContent) -> str:
+    each = r.by_block()
+    most = int(each[0].argmax())
+    block, head = r.most_positional()
+    half = r.band() if len(r.replicates) else np.full(each.shape, np.nan)
+    places = (0, 0), (0, most), (0, -1), (1, -1)
+    first, top, last, key = (
+        percent(float(each[at])) + between(float(each[at]), float(half[at]), percent, most=1) for at in places
+    )
+    return (
+        f"Position explains {first} of the first block's logits, {top} at most (block {most}) and {last} of the last "
+        f"block's; what an image adds to a key whatever the query is explains {key} there. Most positional is head "
+        f"{head} of block {block} ({percent(float(r.share[0, block, head]))})."
+    )
+
+
+def split_payload(r: PositionContent, room: int) -> Payload | None:
+    """The widget of the heads, with the parts of attention in the place of images, in as many shades as there is room
+    for; nothing if there is none, the figure shows the shares."""
+    packed = (compress((np.round(r.maps / step) * step).astype(np.uint8).tobytes()) for step in (5.0, 15.0, 51.0))
+    data = next((text for text in packed if len(text) <= room * 4 / 3), None)
+    if data is None:
+        return None
+    return {
+        "widget": "headAttention",
+        "images": sprite(np.stack([r.image] * len(SHOWN))),
+        "shape": r.maps.shape,
+        "data": data,
+        "peaks": plane(r.peaks.astype(np.float64), bits=16),
+        "grid": r.grid,
+        "prefix": 0,
+        "labels": [name[:1].upper() + name[1:] for name in SHOWN],
+        "notice": "The image slider switches from attention to position alone and to content alone.",
+    }
+
+
+SPLIT = View(
+    of=PositionContent,
+    heading="Attention by position and by content",
+    sentence=split_sentence,
+    draw=draw_split,
+    size=(9.0, 5.2),
+    several_panels=True,
+    paper=Paper(
+        "Doshi et al. 2026, by a related decomposition of tokens",
+        "Attention works mostly through content; heads specialize in position, in content, or in both.",
+    ),
+    payload=split_payload,
+    figure_and_widget=True,
 )

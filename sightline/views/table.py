@@ -12,7 +12,7 @@ VIEWS: tuple[View, ...] = (
     tokens.LENS,
     tokens.PATCHING,
     tokens.OUTLIERS,
-    tokens.SPLIT,
+    attention.SPLIT,
     similarity.LAYERS,
     attention.DISTANCE,
     similarity.HEAD_SUBSETS,

@@ -1,4 +1,4 @@
-"""Views of single tokens: outliers and attention sinks, the logit lens, activation patching, position and content."""
+"""Views of single tokens: outliers and attention sinks, the logit lens, activation patching."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +6,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.attention.position_content import PARTS, SHOWN, PositionContent
 from sightline.analysis.tokens.logit_lens import LogitLens
 from sightline.analysis.tokens.outliers import OutlierTokens
 from sightline.analysis.tokens.patching import ActivationPatching
-from sightline.views.payload import compress, film, plane, sprite
-from sightline.views.style import COLORS, INK, PALE, SIMILARITY, bare, heat, nice_top, spread_out
+from sightline.evals.interval import half_width, wilson
+from sightline.views.payload import film
+from sightline.views.style import (
+    COLORS,
+    INK,
+    PALE,
+    SIMILARITY,
+    banded,
+    bare,
+    between,
+    heat,
+    map_rows,
+    nice_top,
+    spread_out,
+)
 from sightline.views.view import Paper, Payload, View, pair, percent
 
 FILMED = 8  # images of a film on the page
@@ -25,21 +37,14 @@ def places_axis(ax: Any, places: Sequence[str]) -> None:
     ax.set_xlabel("after block" if places[0] == "input" else "after unit")
 
 
-def map_rows(figure: Any, columns: int, rows: int) -> Any:
-    """Bare axes for images and maps."""
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for ax in axes.flat:
-        bare(ax)
-    return axes
-
-
 def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     """Norms by depth and who receives attention above; norms of single images where outliers are most below."""
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
     left, middle, right = above.subplots(1, 3, width_ratios=(3, 3, 2))
     at = np.arange(len(r.places))
-    left.plot(at, r.typical, marker="o", color=COLORS[0], label="patches, median")
-    left.plot(at, r.largest, marker="o", color=COLORS[1], label="patches, largest")
+    bands = r.norm_band if len(r.norm_band) else np.full((len(at), 3), np.nan)
+    banded(left, at, r.typical, bands[:, 0], marker="o", color=COLORS[0], label="patches, median")
+    banded(left, at, r.largest, bands[:, 1], marker="o", color=COLORS[1], label="patches, largest")
     for i, norm in enumerate(r.prefix_norm.T[:2]):
         left.plot(at, norm, linestyle="--", color=COLORS[2 + i], label=r.groups[i])
     left.set_ylim(bottom=0)
@@ -83,7 +88,9 @@ def relative_norm(r: OutlierTokens) -> NDArray[np.float64]:
 def outliers_sentence(r: OutlierTokens) -> str:
     ratio = float((r.largest / np.maximum(r.typical, 1e-30)).max())
     sink = int(r.sinks.argmax())
-    ends = f"; {r.sinks[sink]:.1f} patches per image are attention sinks in block {sink}, the most of any block"
+    half = r.sinks_band[sink] if len(r.sinks_band) else np.nan
+    range_ = between(r.sinks[sink], half, lambda x: f"{x:.1f}")
+    ends = f"; in block {sink}, {r.sinks[sink]:.1f} patches per image{range_} are attention sinks"
     if not r.share.any():
         return (
             f"No patch is an outlier: the largest norm is at most {ratio:.1f} times the median of its image on average"
@@ -91,8 +98,10 @@ def outliers_sentence(r: OutlierTokens) -> str:
         )
     channel, share = r.top_channels(1)[0]
     mass = r.mass[:, r.groups.index("outlier patches")]
+    half = r.norm_band[r.peak, 2] if len(r.norm_band) else np.nan
+    many = percent(float(r.share[r.peak])) + between(float(r.share[r.peak]), half, percent, most=1)
     return (
-        f"Up to {percent(float(r.share.max()))} of the patches are outliers (after {r.places[r.peak]}), with up to "
+        f"After {r.places[r.peak]}, {many} of the patches are outliers, with up to "
         f"{ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive up to "
         f"{percent(float(mass.max()))} of the attention{ends}."
     )
@@ -150,12 +159,16 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
             shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
             if i == 0:
                 axes[i, j + 1].set_title(r.places[place].split(".")[-1], fontsize=8)
-    above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
+    above.colorbar(shown, ax=list(axes[:, -1]), label="classes below\nthe target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
-    ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images whose class is read as the model reads it")
-    hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
-    ax.plot(at, hits, marker="o", color=COLORS[1], label="patches whose highest class is that class")
-    ax.plot(at, where[..., r.prefix :].mean((0, 2)), linestyle="--", color=COLORS[1], label="patches, classes below it")
+    ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images read as that class")
+    ends = np.array([wilson(int(row.sum()), len(row)) for row in r.agrees.T]).T
+    ax.fill_between(at, *ends, color=COLORS[0], alpha=0.18, linewidth=0)
+    hits, below_it = (x[..., r.prefix :].mean(2) for x in ((r.rank == 0).astype(np.float64), where))
+    label = "patches whose highest it is"
+    banded(ax, at, hits.mean(0), half_width(hits, 0), marker="o", color=COLORS[1], label=label)
+    label = "patches, classes below it"
+    banded(ax, at, below_it.mean(0), half_width(below_it, 0), linestyle="--", color=COLORS[2], label=label)
     ax.axhline(0.5, color=PALE, linestyle=":", label="classes below it by chance")
     ax.set(ylim=(-0.03, 1.03), ylabel="share")
     places_axis(ax, r.places)
@@ -171,11 +184,11 @@ def lens_sentence(r: LogitLens) -> str:
     settled = r.decided()
     late = np.median(settled[settled >= 0]) if (settled >= 0).any() else np.nan
     when = "is never settled" if np.isnan(late) else f"is settled from {r.places[int(late)]} on (median)"
-    hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
-    best = int(hits.argmax())
+    hits = (r.rank == 0)[..., r.prefix :].mean(2)[:, -1]
+    value, half = float(hits.mean()), float(half_width(hits))
     return (
-        f"Read with the model's own head, the class {when}; the patches give it most often after {r.places[best]}, "
-        f"{percent(float(hits[best]))} of them."
+        f"Read with the model's own head, the class {when}; after {r.places[-1]}, {percent(value)}"
+        f"{between(value, half, percent, most=1)} of the patches give it. {len(hits)} image{'s' * (len(hits) > 1)}."
     )
 
 
@@ -231,7 +244,9 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     panels = below.subplots(1, 3 if r.heads.size else 2)
     _draw_depth(r, panels[0])
     for i, kind in enumerate(r.kinds):
-        panels[1].plot(r.branches[..., i].mean(0), marker="o", color=COLORS[i], label=kind)
+        row = r.branches[..., i]
+        at = np.arange(row.shape[1])
+        banded(panels[1], at, row.mean(0), half_width(row, 0), marker="o", color=COLORS[i], label=kind)
     panels[1].axhline(0, color=PALE, linewidth=0.8)
     panels[1].set(xlabel="block", ylabel="share restored by a branch", xticks=spread_out(r.branches.shape[1], MAPS))
     if r.kinds:
@@ -263,16 +278,19 @@ def patching_sentence(r: ActivationPatching) -> str:
     block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
     name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]
     share = percent(float(mean[block, kind]))
-    text = f"The {name} branch of block {block} carries most of the difference ({share})"
+    half = float(half_width(r.branches[:, block, kind]))
+    share += between(float(mean[block, kind]), half, percent)
+    where = "In this pair" if len(r.classes) == 1 else f"In {len(r.classes)} pairs, on average,"
+    text = f"{where} the {name} branch of block {block} restores {share} of the difference, more than any other"
     if r.heads.size:
         heads = r.heads.mean(0)
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
-        text += f", among heads head {h} of block {b} ({percent(float(heads[b, h]))})"
+        text += f"; of the heads, head {h} of block {b} restores most ({percent(float(heads[b, h]))})"
     if r.prefix.shape[2]:
         half = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
         where = f"from {r.places[half[0]]} on" if half.size else "nowhere"
         text += f"; the class token alone carries half of it {where}"
-    return f"{text}. {len(r.classes)} pair(s) of images, {r.passes:,} patched runs."
+    return f"{text}. {r.passes:,} patched runs."
 
 
 def patching_payload(r: ActivationPatching, room: int) -> Payload:
@@ -301,87 +319,5 @@ PATCHING = View(
         "The difference of two logits is the measure to use, and patching in one direction shows what is sufficient.",
     ),
     payload=patching_payload,
-    figure_and_widget=True,
-)
-
-
-def draw_split(r: PositionContent, figure: Any) -> None:
-    """Shares by block and position by head above; attention and its parts from one patch below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    left, right = above.subplots(1, 2)
-    bottom = np.zeros(r.total.shape[0])
-    for name, share, color in zip(PARTS, r.by_block(), (COLORS[0], COLORS[1], COLORS[4])):
-        left.bar(np.arange(len(share)), share, bottom=bottom, color=color, label=name)
-        bottom = bottom + share
-    left.set(xlabel="block", ylabel="share of the logits' variance", ylim=(0, 1), xticks=spread_out(len(bottom), MAPS))
-    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    blocks, heads = r.total.shape
-    right.scatter(np.repeat(np.arange(blocks), heads), r.share[0].ravel(), color=COLORS[0], s=22)
-    right.set(xlabel="block", ylabel="share of position, one dot per head", ylim=(-0.03, 1.03))
-    block, head = r.most_positional()
-    axes = map_rows(below, 4, 1)[0]
-    axes[0].imshow(r.image)
-    cell = (r.grid[0] // 2) * r.grid[1] + r.grid[1] // 2
-    frame_cell(axes[0], cell, r.grid, r.image.shape[:2])
-    for i, name in enumerate(SHOWN):
-        axes[i + 1].imshow(r.maps[i, block, head, cell].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=255)
-        frame_cell(axes[i + 1], cell, r.grid, r.grid, offset=0.5)
-        bare(axes[i + 1], name)
-    bare(axes[0], f"block {block}, head {head}, from the frame")
-
-
-def frame_cell(ax: Any, cell: int, grid: tuple[int, int], size: tuple[int, ...], offset: float = 0.0) -> None:
-    """A frame around one cell."""
-    from matplotlib.patches import Rectangle
-
-    high, wide = size[0] / grid[0], size[1] / grid[1]
-    corner = (cell % grid[1] * wide - offset, cell // grid[1] * high - offset)
-    ax.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=COLORS[5], linewidth=1.5))
-
-
-def split_sentence(r: PositionContent) -> str:
-    each = r.by_block()
-    most = int(each[0].argmax())
-    block, head = r.most_positional()
-    first, top, last, key = (percent(float(x)) for x in (each[0, 0], each[0, most], each[0, -1], each[1, -1]))
-    return (
-        f"Position explains {first} of the first block's logits, {top} at most (block {most}) and {last} of the last "
-        f"block's; what an image adds to a key whatever the query is explains {key} there. Most positional is head "
-        f"{head} of block {block} ({percent(float(r.share[0, block, head]))})."
-    )
-
-
-def split_payload(r: PositionContent, room: int) -> Payload | None:
-    """The widget of the heads, with the parts of attention in the place of images, in as many shades as there is room
-    for; nothing if there is none, the figure shows the shares."""
-    packed = (compress((np.round(r.maps / step) * step).astype(np.uint8).tobytes()) for step in (5.0, 15.0, 51.0))
-    data = next((text for text in packed if len(text) <= room * 4 / 3), None)
-    if data is None:
-        return None
-    return {
-        "widget": "headAttention",
-        "images": sprite(np.stack([r.image] * len(SHOWN))),
-        "shape": r.maps.shape,
-        "data": data,
-        "peaks": plane(r.peaks.astype(np.float64), bits=16),
-        "grid": r.grid,
-        "prefix": 0,
-        "labels": [name[:1].upper() + name[1:] for name in SHOWN],
-        "notice": "The image slider switches from attention to position alone and to content alone.",
-    }
-
-
-SPLIT = View(
-    of=PositionContent,
-    heading="Attention by position and by content",
-    sentence=split_sentence,
-    draw=draw_split,
-    size=(9.0, 5.2),
-    several_panels=True,
-    paper=Paper(
-        "Doshi et al. 2026, by a related decomposition of tokens",
-        "Attention works mostly through content; heads specialize in position, in content, or in both.",
-    ),
-    payload=split_payload,
     figure_and_widget=True,
 )
