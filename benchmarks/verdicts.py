@@ -293,7 +293,7 @@ def of_probes(hits: NDArray, names: tuple[str, ...]) -> Population:
             title="", caption="", curves=names, accuracy=mean, half_width=0 * mean, how={"n": len(rows)},
             replicates=left,
         )  # fmt: skip
-        return [curves, tokens(mean[1], left[:, 1], VIT), tokens(mean[3], left[:, 3], GAP)]
+        return [curves, tokens(mean[1], left[:, 1], VIT), tokens(mean[4], left[:, 4], GAP)]
 
     return Population(("C17", "C18", "C19", "C22"), hits.shape[2], make)
 
@@ -352,7 +352,7 @@ def populations(images: int) -> dict[str, Callable[[], Population]]:
         test = sl.dataset(SHARED / "pets", split="test")
         names = ("CLS; class token", "CLS; mean of patches", "CLS; mean of all", "GAP; first token",
                  "GAP; mean of patches", "CNN; mean of the map")  # fmt: skip
-        hits = probe_hits(data, test, deit(), (0, 3, 6, 9, 11), ("cls", "gap", "mean", "first", "mean"))
+        hits = probe_hits(data, test, deit(), (0, 3, 6, 9, 11), ("cls", "gap", "mean", "mean", "cls"))
         theirs = probe_hits(data, test, cnn, "blocks", ("gap",))
         theirs = theirs[:, np.linspace(0, theirs.shape[1] - 1, hits.shape[1]).round().astype(int)]
         return of_probes(np.concatenate([hits, theirs]), names)

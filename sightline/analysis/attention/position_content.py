@@ -152,7 +152,7 @@ class LogitSums:
             logits = centered_logits(part)
             if block not in self.pairs:
                 shape = len(self.sizes), *logits[0].shape
-                self.pairs[block] = torch.zeros(shape, dtype=torch.float64, device=logits.device)
+                self.pairs[block] = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
                 self.squares[block] = torch.zeros(shape[0], 2, shape[1], dtype=torch.float64, device=logits.device)
                 self.first[block] = logits[0].clone()
             whole = torch.linalg.vector_norm(logits.flatten(2), dim=2).double().square() / logits[0, 0].numel()
@@ -171,7 +171,7 @@ class LogitSums:
     def energies(self, block: int, without: int | None = None) -> tuple[Tensor, Tensor]:
         """(3 parts, heads) and their sum, of all images or without a group of them. With S the variance over images,
         the square of a mean of n holds S / n."""
-        pairs, squares, n = self.pairs[block].sum(0), self.squares[block].sum(0), self.images
+        pairs, squares, n = self.pairs[block].double().sum(0), self.squares[block].sum(0), self.images
         if without is not None:
             pairs, squares = pairs - self.pairs[block][without], squares - self.squares[block][without]
             n = int(self.images - self.sizes[without])
