@@ -24,21 +24,26 @@ from torch import Tensor
 
 import sightline as sl
 from benchmarks.race import RESULTS, save
+from sightline.analysis.similarity.cka import GROUPS as CKA_GROUPS
 from sightline.analysis.similarity.grams import Grams
-from sightline.analysis.similarity.localization import centered_grams
+from sightline.analysis.similarity.localization import centered_grams, own_minus_other
 from sightline.analysis.similarity.measures import gram
 from sightline.analysis.similarity.sums import PairSums, Sums
 from sightline.data.draws import generator
 from sightline.evals.probing.by_layer import one_layer
+from sightline.models.taps import record
+from sightline.observe.groups import GROUPS
+from sightline.observe.images import ImageSource
 from sightline.observe.model import observe
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 
 SHARED = Path(os.environ.get("SIGHTLINE_SHARED", Path(__file__).parents[2] / "shared")) / "data"
-DRAWS, IMAGES, SAMPLE, GROUPS = 200, 600, 128, 20
+DRAWS, IMAGES, SAMPLE = 200, 600, 128
 VIT = sl.ModelId(name="DeiT-Tiny", kind="vit", pool="cls")
 CNN = sl.ModelId(name="BiT", kind="cnn", pool="map")
 GAP = sl.ModelId(name="GAP", kind="vit", pool="gap")
+HYBRID = sl.ModelId(name="hybrid", kind="hybrid", pool="cls")
 Rows = NDArray[np.int64]
 Make = Callable[[Rows, int], list[sl.Result]]  # images of a sample, groups of them -> the results that are judged
 
@@ -50,6 +55,7 @@ class Population:
     claims: tuple[str, ...]
     size: int
     make: Make
+    groups: int = GROUPS  # of images, as many as the analysis takes
 
 
 def effects(claim: str, results: Sequence[sl.Result]) -> dict[str, sl.studies.Effect]:
@@ -64,7 +70,7 @@ def coverage(p: Population, *, draws: int, n: int) -> list[dict]:
     found = {(c, what): [] for c in p.claims for what in truth[c]}
     for draw in range(draws):
         rows = generator(draw, "sample of the population").permutation(p.size)[:n]
-        results = p.make(rows, GROUPS)
+        results = p.make(rows, min(p.groups, n))
         for c in p.claims:
             for what, effect in effects(c, results).items():
                 found[c, what].append(effect)
@@ -80,6 +86,8 @@ def row(claim: str, truth: sl.studies.Effect, every: list[sl.studies.Effect], pa
     edge = min(abs(truth.value - truth.bound - s * truth.margin) for s in (-1, 1))
     states = [e.state for e in every]
     right = replace(truth, low=truth.value, high=truth.value).state
+    # were its bound two standard errors below or above the truth: how many intervals would end before it
+    at_two = [end < 2 * error for e in known for end in (truth.value - e.low, e.high - truth.value)]
     return {
         "claim": claim,
         "effect": truth.what,
@@ -87,6 +95,7 @@ def row(claim: str, truth: sl.studies.Effect, every: list[sl.studies.Effect], pa
         "covered": float(np.mean(covered)) if known else math.nan,
         "with_interval": len(known) / len(every),
         "errors_from_bound": edge / error if error > 0 else math.nan,
+        "decided_at_two_errors": float(np.mean(at_two)) if known else math.nan,
         "decided_rightly": states.count(right) / len(states),
         "decided_wrongly": sum(s not in (right, "undecided") for s in states) / len(states),
     }
@@ -137,9 +146,52 @@ def similarity(one: Layers, two: Layers | None, rows: Rows, groups: int) -> sl.a
 
 def of_similarity(vit: Layers, cnn: Layers) -> Population:
     def make(rows: Rows, groups: int) -> list[sl.Result]:
-        return [similarity(a, b, rows, groups) for a, b in ((vit, None), (cnn, None), (vit, cnn))]
+        own, other, both = (similarity(a, b, rows, groups) for a, b in ((vit, None), (cnn, None), (vit, cnn)))
+        depth = np.linspace(0, len(both.columns) - 1, len(own.rows)).round().astype(int)
+        blocks = by_block(both, depth, 1000), by_block(own, np.arange(len(own.rows))[::-1], 9000)
+        return [own, other, both, *blocks]
 
-    return Population(("C1", "C2", "C3", "C4"), len(next(iter(vit.values.values()))), make)
+    return Population(("C1", "C2", "C3", "C4", "C20"), len(next(iter(vit.values.values()))), make, CKA_GROUPS)
+
+
+def by_block(r: sl.analysis.CKA, match: NDArray, parameters: int) -> sl.Result:
+    """Each row with one column, as if they were the blocks of two runs. What was trained on what plays no part here."""
+    cells = np.arange(len(match)), match
+    left = r.replicates[0][:, *cells] if r.replicates.size else np.zeros((0, len(match)))
+    return sl.analysis.BlockSimilarity(
+        title="", caption="", models=(str(parameters),), similarity=r.similarity[cells][None], varied="data",
+        band=np.zeros((1, len(match))), depth=np.linspace(0, 1, len(match))[None], replicates=left[:, None],
+        parameters=(parameters,), training_images=(500,), about=sl.About(models=(VIT, GAP)),
+    )  # fmt: skip
+
+
+def heads(model, data) -> tuple[Tensor, NDArray]:
+    """The output of every head of the two lowest blocks, its mean over tokens, (heads, images, width); distances."""
+    s = observe(model)
+    paths, found = [p.path for p in s.parts if p.kind == "heads"][:2], []
+    for made in ImageSource(data=data, batch=16).batches([s], what="heads"):
+        with torch.no_grad(), record(s.model, *paths) as tape:
+            s.model(made.images[0])
+        found.append(torch.cat([tape[p].mean(2) for p in paths], dim=1))
+    return torch.cat(found).transpose(0, 1).double(), sl.attention_distance(s, data, n=64).pixels[:2].ravel()
+
+
+def of_heads(each: Tensor, distance: NDArray, cnn: Layers) -> Population:
+    columns = dict(list(cnn.values.items())[:5])
+
+    def make(rows: Rows, groups: int) -> list[sl.Result]:
+        mine = Layers(VIT, {str(i): x for i, x in enumerate(each)})
+        r = similarity(mine, Layers(CNN, columns), rows, groups)
+        left = r.replicates[0] if groups else np.zeros((0, *r.similarity.shape))
+        return [
+            sl.analysis.HeadSubsets(
+                title="", caption="", similarity=r.similarity[:3], distance=distance[:3], columns=tuple(columns),
+                subsets=((0,), (1,), (2,)), block=0, replicates=left[:, :3], heads=r.similarity, head_distance=distance,
+                head_replicates=left, places=tuple((i // 3, i % 3) for i in range(len(each))), about=r.about,
+            )
+        ]  # fmt: skip
+
+    return Population(("C7",), each.shape[1], make)
 
 
 def single(analysis, model, data, count: int, **settings) -> list[sl.Result]:
@@ -148,14 +200,16 @@ def single(analysis, model, data, count: int, **settings) -> list[sl.Result]:
     return [analysis(s, data.subset(indices=[i]), **settings) for i in range(count)]
 
 
-def of_distance(each: list[sl.analysis.AttentionDistance]) -> Population:
-    pixels = np.stack([r.pixels for r in each])
+def of_distance(vit: list[sl.analysis.AttentionDistance], hybrid: list[sl.analysis.AttentionDistance]) -> Population:
+    def one(each: list[sl.analysis.AttentionDistance], ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
+        pixels = np.stack([each[i].pixels for i in rows])
+        left = without(pixels, groups)
+        return replace(each[0], pixels=pixels.mean(0), replicates=left, about=sl.About(models=(ident,)))
 
     def make(rows: Rows, groups: int) -> list[sl.Result]:
-        mean, left = pixels[rows].mean(0), without(pixels[rows], groups)
-        return [replace(each[0], pixels=mean, replicates=left, about=sl.About(models=(VIT,)))]
+        return [one(vit, VIT, rows, groups), one(hybrid, HYBRID, rows, groups)]
 
-    return Population(("V8", "C5"), len(each), make)
+    return Population(("V8", "C5", "V9"), len(vit), make)
 
 
 def residual(each: list[sl.analysis.ResidualRatios], ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
@@ -205,8 +259,9 @@ def of_fields(vit: list, vit_before: list, cnn: list, cnn_before: list) -> Popul
     return Population(("C8", "C9"), len(vit), make)
 
 
-def of_places(tokens: Tensor, other: Tensor, patches: Tensor, grid: tuple[int, int]) -> Population:
-    """Tokens of two networks (tokens, images, width), on one grid, with the patches of the images."""
+def of_places(tokens: Tensor, other: Tensor, earlier: Tensor, patches: Tensor, grid: tuple[int, int]) -> Population:
+    """Tokens of two networks (tokens, images, width), on one grid, with the patches of the images; the second stands
+    for a GAP model and for the last stage of a CNN, the third for an earlier stage."""
 
     def localized(x: Tensor, ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
         sums = PairSums(len(x), len(patches), groups)
@@ -219,9 +274,13 @@ def of_places(tokens: Tensor, other: Tensor, patches: Tensor, grid: tuple[int, i
         )  # fmt: skip
 
     def make(rows: Rows, groups: int) -> list[sl.Result]:
-        return [localized(tokens, VIT, rows, groups), localized(other, GAP, rows, groups)]
+        low = localized(earlier, CNN, rows, groups)
+        own = np.array([own_minus_other(low.maps)])
+        left = np.array([[own_minus_other(maps)] for maps in low.replicates]).reshape(-1, 1)
+        cnn = replace(localized(other, CNN, rows, groups), earlier=own, earlier_replicates=left)
+        return [localized(tokens, VIT, rows, groups), localized(other, GAP, rows, groups), cnn]
 
-    return Population(("C14", "C16"), tokens.shape[1], make)
+    return Population(("C14", "C15", "C16"), tokens.shape[1], make)
 
 
 def of_probes(hits: NDArray, names: tuple[str, ...]) -> Population:
@@ -229,15 +288,22 @@ def of_probes(hits: NDArray, names: tuple[str, ...]) -> Population:
 
     def make(rows: Rows, groups: int) -> list[sl.Result]:
         part = np.moveaxis(hits[:, :, rows], 2, 0)
-        mean = part.mean(0)
-        return [
-            sl.analysis.LayerProbes(
-                title="", caption="", curves=names, accuracy=mean, half_width=0 * mean, how={"n": len(rows)},
-                replicates=without(part, groups),
-            )
-        ]  # fmt: skip
+        mean, left = part.mean(0), without(part, groups)
+        curves = sl.analysis.LayerProbes(
+            title="", caption="", curves=names, accuracy=mean, half_width=0 * mean, how={"n": len(rows)},
+            replicates=left,
+        )  # fmt: skip
+        return [curves, tokens(mean[1], left[:, 1], VIT), tokens(mean[4], left[:, 4], GAP)]
 
-    return Population(("C18", "C22"), hits.shape[2], make)  # C19 compares a curve that both "models" here share
+    return Population(("C17", "C18", "C19", "C22"), hits.shape[2], make)
+
+
+def tokens(accuracy: NDArray, left: NDArray, ident: sl.ModelId) -> sl.Result:
+    """A curve as if it were the mean over probes of single tokens."""
+    return sl.evals.ProbeAccuracy(
+        title="", caption="", layers=tuple(map(str, range(len(accuracy)))), seeds=(0,), accuracy=accuracy[:, None],
+        per_token=accuracy[:, None], replicates=left, about=sl.About(models=(ident,)),
+    )  # fmt: skip
 
 
 @cache
@@ -274,8 +340,9 @@ def populations(images: int) -> dict[str, Callable[[], Population]]:
         )  # fmt: skip
 
     def places() -> Population:
-        first, last = sl.extract(deit(), data, layers=[0, 11], tokens="patches", batch=16).layers.values()
-        cut = [torch.as_tensor(x).double().unflatten(1, (7, 2, 7, 2)).mean((2, 4)).flatten(1, 2) for x in (first, last)]
+        found = sl.extract(deit(), data, layers=[0, 3, 11], tokens="patches", batch=16).layers.values()
+        cut = [torch.as_tensor(x).double().unflatten(1, (7, 2, 7, 2)).mean((2, 4)).flatten(1, 2) for x in found]
+        cut = [cut[0], cut[2], cut[1]]
         batches = data.batches(deit().image, batch=64, device=None)
         pixels = torch.cat([torch.nn.functional.avg_pool2d(x.double(), 4) for x, _ in batches])
         patches = pixels.unflatten(2, (7, 8)).unflatten(4, (7, 8)).permute(2, 4, 0, 1, 3, 5).flatten(3).flatten(0, 1)
@@ -285,14 +352,18 @@ def populations(images: int) -> dict[str, Callable[[], Population]]:
         test = sl.dataset(SHARED / "pets", split="test")
         names = ("CLS; class token", "CLS; mean of patches", "CLS; mean of all", "GAP; first token",
                  "GAP; mean of patches", "CNN; mean of the map")  # fmt: skip
-        hits = probe_hits(data, test, deit(), (0, 3, 6, 9, 11), ("cls", "gap", "mean", "first", "gap"))
+        hits = probe_hits(data, test, deit(), (0, 3, 6, 9, 11), ("cls", "gap", "mean", "mean", "cls"))
         theirs = probe_hits(data, test, cnn, "blocks", ("gap",))
         theirs = theirs[:, np.linspace(0, theirs.shape[1] - 1, hits.shape[1]).round().astype(int)]
         return of_probes(np.concatenate([hits, theirs]), names)
 
     return {
         "similarity": lambda: of_similarity(pooled(deit(), data, VIT), pooled(cnn, data, CNN, layers="all")),
-        "distance": lambda: of_distance(single(sl.attention_distance, deit(), data, images)),
+        "heads": lambda: of_heads(*heads(deit(), data), pooled(cnn, data, CNN, layers="all")),
+        "distance": lambda: of_distance(
+            single(sl.attention_distance, deit(), data, images),
+            single(sl.attention_distance, sl.build("r8-vit-nano4", classes=0), data, images),
+        ),
         "residual": lambda: of_residual(
             single(sl.residual_ratios, deit(), data, few), single(sl.residual_ratios, cnn, data, few)
         ),
@@ -309,11 +380,8 @@ def main(draws: int = DRAWS, images: int = IMAGES, *names: str) -> None:
         return
     torch.set_num_threads(1)
     saved = RESULTS / "verdicts.json"
-    rows = (
-        [r for r in json.loads(saved.read_text())["rows"] if names and r["images"] not in names]
-        if saved.exists()
-        else []
-    )
+    known = json.loads(saved.read_text())["rows"] if saved.exists() else []
+    rows = [r for r in known if names and r["images"] not in names]
     for name, make in populations(images).items():
         if names and name not in names:
             continue

@@ -144,7 +144,8 @@ class Additions:
         if path in self.skips:
             self.held[path] = value
         if not (torch.isfinite(skip).all() and torch.isfinite(branch).all()):
-            self.why[path] = f"{path}: skip or branch holds NaN or infinite values; try the model in float32"
+            wider = "float64" if skip.dtype == torch.float32 else "float32"
+            self.why[path] = f"{path}: skip or branch holds NaN or infinite values; try the model in {wider}"
             return
         if not same_sum(skip[:1], branch[:1], value[:1]):
             self.why[path] = f"{path} is not the sum of skip and branch: this block has no skip connection"

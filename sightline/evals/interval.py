@@ -2,7 +2,7 @@
 
 A mean of independent values (training seeds, episodes, images): Student's t. A share of independent cases: Wilson. Any
 other statistic of images (CKA, radii, smallest distances): the delete-a-group jackknife, which computes the statistic
-itself again without each of 20 random groups of images.
+itself again without each of 20 to 64 random groups of images.
 """
 
 import numpy as np
@@ -46,6 +46,19 @@ def jackknife(left: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.full(left.shape[1:], np.nan)
     error = np.sqrt((count - 1) / count * np.square(left - left.mean(0)).sum(0))
     return np.asarray(t95(count - 1) * error)
+
+
+def balanced_signs(groups: int) -> NDArray[np.float64]:
+    """Rows of +1 and -1, a column per group: columns are orthogonal to each other and to a constant, the first row is
+    all +1 (Sylvester's Hadamard matrix without its first column).
+
+    >>> balanced_signs(3).tolist()
+    [[1.0, 1.0, 1.0], [-1.0, 1.0, -1.0], [1.0, -1.0, -1.0], [-1.0, -1.0, 1.0]]
+    """
+    signs = np.ones((1, 1))
+    while len(signs) <= groups:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    return signs[:, 1 : groups + 1]
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:

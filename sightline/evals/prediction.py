@@ -25,8 +25,7 @@ from sightline.files import read_text
 from sightline.observe.model import ObservedModel, evaluation_mode, place
 from sightline.observe.source import open_model
 from sightline.progress import progress
-from sightline.spec import Displayable, ImageSpec
-from sightline.spec import ImageSpec, from_json
+from sightline.spec import Displayable, ImageSpec, from_json
 from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
 

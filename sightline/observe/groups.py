@@ -12,11 +12,12 @@ class ImageGroups:
     """The group of each image: groups of equal size, at random, the same for an image in every repeat.
 
     Two results on the same images, in the same order and with the same seed, have the same groups; differences between
-    them are taken group by group. `total` is the number of images of a pass, where it is known before.
+    them are taken group by group. `total` is the number of images of a pass, where it is known before; `most` is how
+    many groups there are where there are as many images.
     """
 
-    def __init__(self, total: int | None, seed: int):
-        self.count = GROUPS if total is None else min(GROUPS, total)
+    def __init__(self, total: int | None, seed: int, *, most: int = GROUPS):
+        self.count = most if total is None else min(most, total)
         known = total or 0
         self._order = permute(known, hash_key(seed, "groups"), np.arange(known)) if known else np.arange(0)
         self._group: dict[int, int] = {}

@@ -29,6 +29,12 @@ class ProbeCurves:
         self.gap = [m for m in names if (m, "first token") in self.rows]
         self.cnn = [m for m in names if (m, "mean of the map") in self.rows]
 
+    @property
+    def one(self) -> float:
+        """One test image: no accuracy shows a smaller difference. 0 where their number is unknown."""
+        count = self.result.how.get("n")
+        return 1 / count if isinstance(count, int) and count > 0 else 0.0
+
     def at(self, model: str, tokens: str) -> Part:
         """Accuracy by block up to the last one, and without each group of test images."""
         i = self.rows[model, tokens]
@@ -37,9 +43,7 @@ class ProbeCurves:
 
     def gap_of(self, what: str, a: Part, b: Part, where: Callable[[NDArray], float], **place: Any) -> Effect:
         """a minus b at some depth."""
-        count = self.result.how.get("n")
-        one = 1 / count if isinstance(count, int) and count > 0 else 0.0
-        return over_images(what, lambda x, y: where(x) - where(y), a, b, step=one, **place)
+        return over_images(what, lambda x, y: where(x) - where(y), a, b, step=self.one, **place)
 
     def assess(self, names: tuple[str, str], *effects: Effect, note: str = "") -> Assessment:
         """About two of the models, which the curves call by name."""
@@ -132,7 +136,7 @@ def middle_and_end(e: Evidence) -> Iterator[Assessment]:
         yield c.assess(
             (a, b),
             c.gap_of(f"{what}, middle block", x, y, middle, side="within", margin=CLOSE),
-            over_images(f"|{what}|, last block", lambda x, y: abs(last(x) - last(y)), x, y, bound=CLOSE),
+            over_images(f"|{what}|, last block", lambda x, y: abs(last(x) - last(y)), x, y, bound=CLOSE, step=c.one),
         )
 
 

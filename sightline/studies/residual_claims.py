@@ -17,8 +17,9 @@ PATCHES, CLASS, PATCH_COSINE, CLASS_COSINE = range(4)  # rows of `replicates`
 
 
 def has_class_token(r: ResidualRatios) -> bool:
-    """Whether there is a ratio of the class token."""
-    return bool(np.isfinite(r.class_token[0]).any())
+    """Whether there is a ratio of a class token, and the head reads it: of a mean of patches it is a register."""
+    averages = any(m.pool == "gap" for m in r.about.models)
+    return bool(np.isfinite(r.class_token[0]).any()) and not averages
 
 
 def logs(r: ResidualRatios, row: int) -> Part:

@@ -6,8 +6,18 @@ import numpy as np
 
 from sightline.analysis.attention.position_content import PARTS, SHOWN, PositionContent
 from sightline.views.payload import compress, plane, sprite
-from sightline.views.style import COLORS, SIMILARITY, bare, is_narrow, panels, spread_out
-from sightline.views.tokens import MAPS, map_rows, outside_legend
+from sightline.views.style import (
+    COLORS,
+    SIMILARITY,
+    bare,
+    between,
+    frame_cell,
+    is_narrow,
+    map_rows,
+    panels,
+    spread_out,
+)
+from sightline.views.tokens import MAPS, outside_legend
 from sightline.views.view import Paper, Payload, View, percent
 
 
@@ -41,20 +51,15 @@ def draw_split(r: PositionContent, figure: Any) -> None:
     bare(axes[0], f"block {block + 1}, head {head + 1}, from the frame")
 
 
-def frame_cell(ax: Any, cell: int, grid: tuple[int, int], size: tuple[int, ...], offset: float = 0.0) -> None:
-    """A frame around one cell."""
-    from matplotlib.patches import Rectangle
-
-    high, wide = size[0] / grid[0], size[1] / grid[1]
-    corner = (cell % grid[1] * wide - offset, cell // grid[1] * high - offset)
-    ax.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=COLORS[5], linewidth=1.5))
-
-
 def split_sentence(r: PositionContent) -> str:
     each = r.by_block()
     most = int(each[0].argmax())
     block, head = r.most_positional()
-    first, top, last, key = (percent(float(x)) for x in (each[0, 0], each[0, most], each[0, -1], each[1, -1]))
+    half = r.band() if len(r.replicates) else np.full(each.shape, np.nan)
+    places = (0, 0), (0, most), (0, -1), (1, -1)
+    first, top, last, key = (
+        percent(float(each[at])) + between(float(each[at]), float(half[at]), percent, most=1) for at in places
+    )
     return (
         f"Position explains {first} of the first block's logits, {top} at most (block {most + 1}) and {last} of the "
         f"last block's; what an image adds to a key whatever the query is explains {key} there. Most positional is "

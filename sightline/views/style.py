@@ -7,7 +7,7 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -197,3 +197,34 @@ def legend(ax: Any, count: int, most: int = 12) -> None:
     """A legend, unless it would be too long to read."""
     if 1 < count <= most:
         ax.legend(loc="best")
+
+
+def banded(ax: Any, at: NDArray, row: NDArray, half: NDArray, **line: Any) -> None:
+    """A line with its 95 % interval, where it has one."""
+    ax.plot(at, row, **line)
+    if half.shape == row.shape and np.isfinite(half).any():
+        ax.fill_between(at, row - half, row + half, color=line["color"], alpha=0.18, linewidth=0)
+
+
+def between(value: float, half: float, show: Callable[[float], str], *, most: float = np.inf) -> str:
+    """ " (3.9 to 4.7)", the interval in text; nothing where there is none."""
+    if not np.isfinite(half):
+        return ""
+    return f" ({show(max(0.0, value - half))} to {show(min(most, value + half))})"
+
+
+def frame_cell(ax: Any, cell: int, grid: tuple[int, int], size: tuple[int, ...], offset: float = 0.0) -> None:
+    """A frame around one cell."""
+    from matplotlib.patches import Rectangle
+
+    high, wide = size[0] / grid[0], size[1] / grid[1]
+    corner = (cell % grid[1] * wide - offset, cell // grid[1] * high - offset)
+    ax.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=COLORS[5], linewidth=1.5))
+
+
+def map_rows(figure: Any, columns: int, rows: int) -> Any:
+    """Bare axes for images and maps."""
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        bare(ax)
+    return axes

@@ -9,16 +9,20 @@ from numpy.typing import NDArray
 from sightline.analysis.tokens.logit_lens import LogitLens
 from sightline.analysis.tokens.outliers import OutlierTokens
 from sightline.analysis.tokens.patching import ActivationPatching
+from sightline.evals.interval import half_width, wilson
 from sightline.views.payload import film
 from sightline.views.style import (
     COLORS,
     INK,
     PALE,
     SIMILARITY,
+    banded,
     bare,
+    between,
     heat,
     in_a_row,
     is_narrow,
+    map_rows,
     nice_top,
     panels,
     spread_out,
@@ -52,21 +56,14 @@ def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
     return shown, [str(i + 1) for i in shown]
 
 
-def map_rows(figure: Any, columns: int, rows: int) -> Any:
-    """Bare axes for images and maps."""
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for ax in axes.flat:
-        bare(ax)
-    return axes
-
-
 def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     """Norms by depth and who receives attention above; norms of single images where outliers are most below."""
     above, below = figure.subfigures(2, 1, height_ratios=(7, 1) if is_narrow() else (3, 2))
     left, middle, right = panels(above, 3, (3, 3, 2))
     at = np.arange(len(r.places))
-    left.plot(at, r.typical, marker="o", color=COLORS[0], label="patches, median")
-    left.plot(at, r.largest, marker="o", color=COLORS[1], label="patches, largest")
+    bands = r.norm_band if len(r.norm_band) else np.full((len(at), 3), np.nan)
+    banded(left, at, r.typical, bands[:, 0], marker="o", color=COLORS[0], label="patches, median")
+    banded(left, at, r.largest, bands[:, 1], marker="o", color=COLORS[1], label="patches, largest")
     for i, norm in enumerate(r.prefix_norm.T[:2]):
         left.plot(at, norm, linestyle="--", color=COLORS[2 + i], label=r.groups[i])
     left.set_ylim(bottom=0)
@@ -111,7 +108,9 @@ def relative_norm(r: OutlierTokens) -> NDArray[np.float64]:
 def outliers_sentence(r: OutlierTokens) -> str:
     ratio = float((r.largest / np.maximum(r.typical, 1e-30)).max())
     sink = int(r.sinks.argmax())
-    ends = f"; {r.sinks[sink]:.1f} patches per image are attention sinks in block {sink + 1}, the most of any block"
+    half = r.sinks_band[sink] if len(r.sinks_band) else np.nan
+    range_ = between(r.sinks[sink], half, lambda x: f"{x:.1f}")
+    ends = f"; in block {sink + 1}, {r.sinks[sink]:.1f} patches per image{range_} are attention sinks"
     if not r.share.any():
         return (
             f"No patch is an outlier: the largest norm is at most {ratio:.1f} times the median of its image on average"
@@ -119,10 +118,12 @@ def outliers_sentence(r: OutlierTokens) -> str:
         )
     channel, share = r.top_channels(1)[0]
     mass = r.mass[:, r.groups.index("outlier patches")]
+    half = r.norm_band[r.peak, 2] if len(r.norm_band) else np.nan
+    many = percent(float(r.share[r.peak])) + between(float(r.share[r.peak]), half, percent, most=1)
     return (
-        f"Up to {percent(float(r.share.max()))} of the patches are outliers (after {counted(r.places[r.peak])}), with "
-        f"up to {ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive "
-        f"up to {percent(float(mass.max()))} of the attention{ends}."
+        f"After {counted(r.places[r.peak])}, {many} of the patches are outliers, with up to "
+        f"{ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive up to "
+        f"{percent(float(mass.max()))} of the attention{ends}."
     )
 
 
@@ -182,9 +183,13 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
     above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
     ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images: the class as at the end")
-    hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
-    ax.plot(at, hits, marker="o", color=COLORS[1], label="patches: that class is highest")
-    ax.plot(at, where[..., r.prefix :].mean((0, 2)), linestyle="--", color=COLORS[1], label="patches: classes below it")
+    ends = np.array([wilson(int(row.sum()), len(row)) for row in r.agrees.T]).T
+    ax.fill_between(at, *ends, color=COLORS[0], alpha=0.18, linewidth=0)
+    hits, below_it = (x[..., r.prefix :].mean(2) for x in ((r.rank == 0).astype(np.float64), where))
+    label = "patches: that class is highest"
+    banded(ax, at, hits.mean(0), half_width(hits, 0), marker="o", color=COLORS[1], label=label)
+    label = "patches: classes below it"
+    banded(ax, at, below_it.mean(0), half_width(below_it, 0), linestyle="--", color=COLORS[2], label=label)
     ax.axhline(0.5, color=PALE, linestyle=":", label="the same by chance")
     ax.set(ylim=(-0.03, 1.03), ylabel="share")
     places_axis(ax, r.places)
@@ -200,11 +205,11 @@ def lens_sentence(r: LogitLens) -> str:
     settled = r.decided()
     late = np.median(settled[settled >= 0]) if (settled >= 0).any() else np.nan
     when = "is never settled" if np.isnan(late) else f"is settled from {counted(r.places[int(late)])} on (median)"
-    hits = (r.rank == 0)[..., r.prefix :].mean((0, 2))
-    best = int(hits.argmax())
+    hits = (r.rank == 0)[..., r.prefix :].mean(2)[:, -1]
+    value, half = float(hits.mean()), float(half_width(hits))
     return (
-        f"Read with the model's own head, the class {when}; the patches give it most often after "
-        f"{counted(r.places[best])}, {percent(float(hits[best]))} of them."
+        f"Read with the model's own head, the class {when}; after {counted(r.places[-1])}, {percent(value)}"
+        f"{between(value, half, percent, most=1)} of the patches give it. {len(hits)} image{'s' * (len(hits) > 1)}."
     )
 
 
@@ -261,8 +266,9 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     axes = panels(below, 3 if r.heads.size else 2)
     _draw_depth(r, axes[0])
     for i, kind in enumerate(r.kinds):
-        each = r.branches[..., i].mean(0)
-        axes[1].plot(np.arange(1, len(each) + 1), each, marker="o", color=COLORS[i], label=kind)
+        row = r.branches[..., i]
+        at = np.arange(1, row.shape[1] + 1)
+        banded(axes[1], at, row.mean(0), half_width(row, 0), marker="o", color=COLORS[i], label=kind)
     axes[1].axhline(0, color=PALE, linewidth=0.8)
     axes[1].set(
         xlabel="block",
@@ -299,16 +305,19 @@ def patching_sentence(r: ActivationPatching) -> str:
     block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
     name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]
     share = percent(float(mean[block, kind]))
-    text = f"The {name} branch of block {block + 1} carries most of the difference ({share})"
+    half = float(half_width(r.branches[:, block, kind]))
+    share += between(float(mean[block, kind]), half, percent)
+    where = "In this pair" if len(r.classes) == 1 else f"In {len(r.classes)} pairs, on average,"
+    text = f"{where} the {name} branch of block {block + 1} restores {share} of the difference, more than any other"
     if r.heads.size:
         heads = r.heads.mean(0)
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
-        text += f", among heads head {h + 1} of block {b + 1} ({percent(float(heads[b, h]))})"
+        text += f"; of the heads, head {h + 1} of block {b + 1} restores most ({percent(float(heads[b, h]))})"
     if r.prefix.shape[2]:
         half = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
         where = f"from {counted(r.places[half[0]])} on" if half.size else "nowhere"
         text += f"; the class token alone carries half of it {where}"
-    return f"{text}. {len(r.classes)} pair(s) of images, {r.passes:,} patched runs."
+    return f"{text}. {r.passes:,} patched runs."
 
 
 def patching_payload(r: ActivationPatching, room: int) -> Payload:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import sightline as sl
+from sightline.evals.interval import half_width
 from sightline.observe.model import evaluation_mode, observe
 from sightline.observe.switches import switch_off
 from tests import peers
@@ -176,3 +177,14 @@ def test_what_cannot_be_done_is_told(model, images):
     for change in ({"position": "relative"}, {"position_at": "every"}):
         with pytest.raises(ValueError, match="cannot be added"):
             sl.what_if(sl.build("vit-nano4", classes=5, depth=2, **change), images.float(), "register 0.1")
+
+
+def test_intervals_are_those_of_a_mean_over_images():
+    model = sl.build("vit-nano4", patch=8, classes=5, depth=2)
+    images = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    whole = sl.analysis.outlier_tokens(model, images, batch=4)
+    each = [sl.analysis.outlier_tokens(model, images[i : i + 1]) for i in range(6)]
+    for band, name in ((whole.norm_band[:, 1], "largest"), (whole.mass_band, "mass"), (whole.sinks_band, "sinks")):
+        one = np.stack([getattr(r, name) for r in each])
+        np.testing.assert_allclose(band, half_width(one, 0), atol=1e-6)
+    assert np.isnan(each[0].norm_band).all()

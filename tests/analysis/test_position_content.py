@@ -68,8 +68,9 @@ def planted(kind, n=40, count=9, heads=1):
 @pytest.mark.parametrize("part", range(3))
 def test_each_part_alone_is_recognized(part):
     s = observe(sl.build("vit-nano4", patch=8, size=24, classes=5, pool="gap", depth=1, heads=1))
-    sums = LogitSums(s)
+    sums = LogitSums(s, 1)
     probs = planted(("position", "key content", "pair content")[part])
+    sums.groups = np.zeros(len(probs), dtype=np.int64)
     sums.keep(0, probs)
     sums.images = len(probs)
     energy, total = sums.energies(0)
@@ -115,3 +116,13 @@ def test_what_cannot_be_split_is_told(model, images):
         sl.analysis.position_content(sl.build("bit-nano", classes=5), images)
     with pytest.raises(ValueError, match="One image does not tell"):
         sl.analysis.position_content(model, images[:1])
+
+
+def test_the_interval_is_over_images(model):
+    images = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = sl.analysis.position_content(model, images, batch=8)
+    assert found.replicates.shape == (5, *found.energy.shape)
+    order = np.random.default_rng(0).permutation(20)
+    less = sl.analysis.position_content(model, images[order[:16]], batch=16)  # as many as without a group
+    assert (np.abs(less.by_block() - found.by_block()) < 2 * found.band()).mean() > 0.8
+    assert np.isnan(sl.analysis.position_content(model, images[:2]).band()).all()

@@ -474,3 +474,9 @@ def test_one_photograph_decides_nothing(zeroed, scenes):
         sl.receptive_field(zeroed, one, n=1),
     ]
     assert {v.state for v in sl.verdicts(results)} == {"undecided"}
+
+
+@pytest.mark.parametrize("number", ["C10", "C12"])
+def test_a_class_token_that_no_head_reads_is_not_judged(number):
+    """Some models average their patches and keep a class token: nothing was ever asked of it."""
+    assert of(number, curve(CROSSED, model=GAP)) == set()

@@ -4,7 +4,7 @@ The analysis of variance that Song and Zhong 2023 and Doshi et al. 2026 apply to
 sees; the probabilities alone say that, up to a constant of each row, so it works where queries and keys are hidden.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.analysis.attention.head_attention import join
+from sightline.evals.interval import jackknife
 from sightline.observe.attention import attention_probs
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource, thumbnails
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import About, Result
@@ -22,6 +24,7 @@ from sightline.spec import About, Result
 PARTS = ("position", "key content", "pair content")
 SHOWN = ("attention", "position alone", "content alone")
 LIMIT = 6 << 20  # bytes of maps that are kept
+GROUPS = 5  # of images: each is another sum of all pairs of patches, so there are few
 CHUNK = 1 << 18  # probabilities that are reduced at a time: they stay in the cache
 
 
@@ -46,6 +49,8 @@ class PositionContent(Result):
     peaks: NDArray[np.float32]  # (3 shown, blocks, heads, queries), what 255 stands for
     image: NDArray[np.uint8]  # (height, width, 3), the image of the maps
     grid: tuple[int, int]
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3, 0, 0)))  # (groups of images,
+    # 3 parts, blocks, heads): the energies without each group
 
     @property
     def share(self) -> NDArray[np.float64]:
@@ -55,7 +60,11 @@ class PositionContent(Result):
 
     def by_block(self) -> NDArray[np.float64]:
         """(3 parts, blocks): shares of the energy of all heads together."""
-        return np.asarray(self.energy.sum(2) / np.maximum(self.total.sum(1), 1e-300), dtype=np.float64)
+        return _by_block(self.energy)
+
+    def band(self) -> NDArray[np.float64]:
+        """(3 parts, blocks): half widths of the 95 % intervals of `by_block` over images; NaN for few images."""
+        return jackknife(np.array([_by_block(e) for e in self.replicates]).reshape(-1, *self.energy.shape[:2]))
 
     def most_positional(self) -> tuple[int, int]:
         """Block and head with the largest share of position."""
@@ -76,6 +85,11 @@ class PositionContent(Result):
         }
 
 
+def _by_block(energy: NDArray[np.float64]) -> NDArray[np.float64]:
+    each = energy.sum(2)
+    return np.asarray(each / np.maximum(each.sum(0), 1e-300), dtype=np.float64)
+
+
 def position_content(
     model: Model, data: Data, *, n: int | None = None, batch: int = 16, seed: int = 0
 ) -> PositionContent:
@@ -92,10 +106,12 @@ def position_content(
     s = observe(model)
     if not s.attention_blocks:
         raise ValueError(f"{s.name} has no attention to split into position and content.")
-    sums = LogitSums(s)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    groups = ImageGroups(images.total, seed, most=GROUPS)
+    sums = LogitSums(s, groups.count)
     with evaluation_mode(s), attention_probs(s, sums.keep) as taps:
         for made in images.batches([s], what="position and content"):
+            sums.groups = groups(made.index)
             s.model(made.images[0])
             sums.done(made.images[0])
     if sums.images < 2:
@@ -117,40 +133,59 @@ def centered_logits(probs: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 
 
 class LogitSums:
-    """Per block: the sum of logits by pair of patches, of their squares, and of the squares of their column means."""
+    """Per block and group of images: sums of logits by pair of patches, of their squares, and of the squares of their
+    column means."""
 
-    def __init__(self, s: ObservedModel):
+    def __init__(self, s: ObservedModel, count: int):
         self.target, self.images = s, 0
-        self.pairs: dict[int, Tensor] = {}  # (heads, n, n)
-        self.squares: dict[int, Tensor] = {}  # (2, heads): of logits, of their means over queries
+        self.groups = np.zeros(0, dtype=np.int64)  # of the images of this batch
+        self.sizes = np.zeros(count)
+        self.pairs: dict[int, Tensor] = {}  # (groups, heads, n, n)
+        self.squares: dict[int, Tensor] = {}  # (groups, 2, heads): of logits, of their means over queries
         self.first: dict[int, Tensor] = {}  # logits of the first image
         self.image: NDArray[np.uint8] | None = None
 
     def keep(self, block: int, probs: Tensor) -> None:
         p = self.target.prefix
-        for part in probs[..., p:, p:].split(max(1, CHUNK // probs[0].numel())):
+        size = max(1, CHUNK // probs[0].numel())
+        for start, part in zip(range(0, len(probs), size), probs[..., p:, p:].split(size)):
             logits = centered_logits(part)
             if block not in self.pairs:
-                self.pairs[block] = torch.zeros_like(logits[0], dtype=torch.float64)
+                shape = len(self.sizes), *logits[0].shape
+                self.pairs[block] = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
+                self.squares[block] = torch.zeros(shape[0], 2, shape[1], dtype=torch.float64, device=logits.device)
                 self.first[block] = logits[0].clone()
-            self.pairs[block] += logits.sum(0) if len(logits) > 1 else logits[0]
             whole = torch.linalg.vector_norm(logits.flatten(2), dim=2).double().square() / logits[0, 0].numel()
-            columns = logits.mean(-2).double().square().mean(2)
-            self.squares[block] = self.squares.get(block, 0) + torch.stack([whole.sum(0), columns.sum(0)])
+            squares = torch.stack([whole, logits.mean(-2).double().square().mean(2)], 1)
+            for g, one, square in zip(self.groups[start:].tolist(), logits, squares):
+                self.pairs[block][g] += one
+                self.squares[block][g] += square
 
     def done(self, images: Tensor) -> None:
         """A batch is through."""
         if self.image is None:
             self.image = thumbnails(images[:1], self.target.image, 224)[0]
         self.images += len(images)
+        self.sizes += np.bincount(self.groups, minlength=len(self.sizes))
 
-    def energies(self, block: int) -> tuple[Tensor, Tensor]:
-        """(3 parts, heads) and their sum. With S the variance over images, the square of a mean of n holds S / n."""
-        n = self.images
-        mean, (whole, columns) = self.pairs[block] / n, self.squares[block] / n
+    def energies(self, block: int, without: int | None = None) -> tuple[Tensor, Tensor]:
+        """(3 parts, heads) and their sum, of all images or without a group of them. With S the variance over images,
+        the square of a mean of n holds S / n."""
+        pairs, squares, n = self.pairs[block].double().sum(0), self.squares[block].sum(0), self.images
+        if without is not None:
+            pairs, squares = pairs - self.pairs[block][without], squares - self.squares[block][without]
+            n = int(self.images - self.sizes[without])
+        mean, (whole, columns) = pairs / n, squares / n
         fixed, fixed_columns = mean.square().mean((1, 2)), mean.mean(1).square().mean(1)
         content, key = ((a - b) * n / (n - 1) for a, b in ((whole, fixed), (columns, fixed_columns)))
         return torch.stack([fixed - content / n, key, content - key]), whole
+
+    def without_groups(self) -> NDArray[np.float64]:
+        """(groups, 3 parts, blocks, heads); none where two images are not left."""
+        if self.images - self.sizes.max() < 2:
+            return np.zeros((0, 3, 0, 0))
+        rows = [torch.stack([self.energies(b, g)[0] for b in sorted(self.pairs)], 1) for g in range(len(self.sizes))]
+        return torch.stack(rows).cpu().numpy()
 
 
 def _result(s: ObservedModel, sums: LogitSums, how: dict[str, Any], about: About) -> PositionContent:
@@ -170,6 +205,7 @@ def _result(s: ObservedModel, sums: LogitSums, how: dict[str, Any], about: About
         peaks=peaks,
         image=sums.image,
         grid=grid,
+        replicates=sums.without_groups(),
     )
 
 
@@ -181,7 +217,7 @@ def _maps(s: ObservedModel, sums: LogitSums) -> tuple[NDArray[np.uint8], NDArray
     while size > LIMIT and min(s.grid) > joined:
         joined, size = joined * 2, size // 16
     for block in sorted(sums.pairs):
-        mean, whole = (sums.pairs[block] / sums.images).float(), sums.first[block].float()
+        mean, whole = (sums.pairs[block].sum(0) / sums.images).float(), sums.first[block].float()
         probs, grid = torch.stack([whole, mean, whole - mean]).softmax(-1), s.grid
         for _ in range(joined.bit_length() - 1):
             probs, grid = join(probs, grid, 0)

@@ -4,7 +4,7 @@ Darcet et al. 2023 found them in dull patches of large ViTs; Jiang et al. 2025 m
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import t95
 from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
 from sightline.observe.images import Data, ImageSource
@@ -59,6 +60,11 @@ class OutlierTokens(Result):
     images: NDArray[np.uint8]  # (shown, height, width, 3)
     grid: tuple[int, int]
     register: str = ""  # the test-time register that was added, as a switch
+    # half widths of 95 % intervals over images, NaN for one image: (places, 3) of `typical`, `largest` and `share`;
+    # (blocks, groups) of `mass`; (blocks,) of `sinks`
+    norm_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
+    mass_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    sinks_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     @property
     def peak(self) -> int:
@@ -167,6 +173,11 @@ class TokenSums:
         total = self.total.setdefault(name, {})
         total[at] = total.get(at, 0) + value.double().cpu()
 
+    def each(self, name: str, at: int, value: Tensor) -> None:
+        """Values of each image, (b, numbers): their sum, and that of their squares for the interval."""
+        self.add(name, at, value.double().sum(0))
+        self.add(f"{name}, squared", at, value.double().square().sum(0))
+
     def keep(self, name: str, at: int, value: Tensor) -> None:
         if room := self.room:
             self.maps[name].setdefault(at, []).append(value[:room].cpu())
@@ -178,8 +189,8 @@ class TokenSums:
         norms = squares.sum(-1).sqrt()
         patches, found = norms[:, p:], outliers(norms[:, p:], self.times)
         self.now[place] = found
-        each = [patches.median(1).values.sum(), patches.amax(1).sum(), found.double().mean(1).sum()]
-        self.add("norms", place, torch.stack([v.double() for v in (*each, *norms[:, :p].sum(0))]))
+        three = [patches.median(1).values, patches.amax(1), found.to(norms).mean(1)]
+        self.each("norms", place, torch.cat([torch.stack(three, 1), norms[:, :p]], 1))
         share = squares[:, p:] / squares[:, p:].sum(-1, keepdim=True).clamp(min=torch.finfo(squares.dtype).tiny)
         mask = found.to(share)
         all_, odd = share.sum((0, 1)), torch.einsum("bn,bnd->d", mask, share)
@@ -193,11 +204,11 @@ class TokenSums:
         p, found = self.target.prefix, self.now[block].to(probs)
         got = probs.mean((1, 2))  # (b, keys)
         patches = got[:, p : self.end]
-        groups = [*got[:, :p].sum(0), (patches * found).sum(), (patches * (1 - found)).sum()]
-        groups += [got[:, -1].sum()] if self.registers else []
+        groups = [*got[:, :p].T, (patches * found).sum(1), (patches * (1 - found)).sum(1)]
+        groups += [got[:, -1]] if self.registers else []
         even = patches * got.shape[1]
-        self.add("mass", block, torch.stack(groups))
-        self.add("sinks", block, (even > SINK).sum())
+        self.each("mass", block, torch.stack(groups, 1))
+        self.each("sinks", block, (even > SINK).sum(1, keepdim=True))
         self.keep("received", block, even)
 
     @property
@@ -215,6 +226,14 @@ class TokenSums:
         """Over images, by place or block."""
         rows = self.total[name]
         return np.asarray(torch.stack([rows[i] for i in sorted(rows)]).numpy() / self.images, dtype=np.float64)
+
+    def band(self, name: str) -> NDArray[np.float64]:
+        """Half of the 95 % interval of the mean over images (Student's t)."""
+        mean, n = self.mean(name), self.images
+        if n < 2:
+            return np.full(mean.shape, np.nan)
+        variance = np.maximum(self.mean(f"{name}, squared") - mean**2, 0) * n / (n - 1)
+        return np.asarray(t95(n - 1) * np.sqrt(variance / n))
 
     def map(self, name: str) -> NDArray[Any]:
         rows = self.maps[name]
@@ -247,7 +266,10 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
         channels=channels,
         groups=groups,
         mass=sums.mean("mass"),
-        sinks=sums.mean("sinks"),
+        sinks=sums.mean("sinks")[:, 0],
+        norm_band=sums.band("norms")[:, :3],
+        mass_band=sums.band("mass"),
+        sinks_band=sums.band("sinks")[:, 0],
         norm=sums.map("norm").astype(np.float32),
         outlier=sums.map("outlier"),
         received=sums.map("received").astype(np.float32),
