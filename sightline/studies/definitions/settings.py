@@ -9,6 +9,7 @@ from sightline.training.recipes.laptop import laptop_bit, laptop_masked, laptop_
 
 SIZE = 24  # pixels: 6 x 6 patches of 4
 BATCH, STEPS = 64, 1500
+GUESS = 0.1  # accuracy of a guess among the ten classes of CIFAR-10
 LR = {"ViT": 1.5e-3, "BiT": 0.05}  # half of the laptop recipes' batch: about the root of it for AdamW, half for SGD
 
 # about 8 and 11 million MACs an image, and twice to four times as many

@@ -1,7 +1,7 @@
 """The table of measurements: each a function of trained models and images that returns a few plain numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from sightline.analysis.attention.distance import attention_distance
-from sightline.analysis.catalog import COMPARE
 from sightline.analysis.embeddings import position_similarity, row_column
-from sightline.analysis.inspection import compare, look
 from sightline.analysis.probes import layer_probes, token_probes
 from sightline.analysis.similarity.block_similarity import block_similarity
 from sightline.analysis.similarity.cka import cka
@@ -24,8 +22,8 @@ from sightline.evals.few_shot import fewshot
 from sightline.evals.vtab_protocol import vtab
 from sightline.models.construct import Model, resize
 from sightline.observe.identity import identify
-from sightline.spec import Result
 from sightline.studies.claims import verdicts
+from sightline.studies.engine.analyses import analyze, curves, flat, packed
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.networks import trained
 from sightline.studies.engine.specs import Measurement
@@ -48,12 +46,13 @@ class Given:
 
 def measure(m: Measurement, store: Store) -> Numbers:
     """The numbers of one measurement, rounded to what means something."""
-    whole = m.name == "verdicts"  # its analyses ask scenes for masks
+    whole = m.name in ("verdicts", "figures")  # their analyses ask scenes for masks, and share a folder
+    place = replace(m, name="verdicts") if m.name == "figures" else m
     given = Given(
         models=[trained(store, t) for t in m.models] if m.name != "course" else [],
         images=[open_images(i, store.path, masks=whole and i.name.startswith("scenes/")) for i in m.images],
         options=dict(m.options),
-        folder=store.folder(m),
+        folder=store.folder(place),
         courses=[store.result(t) for t in m.models],
     )
     return rounded(MEASURES[m.name](given))
@@ -166,6 +165,12 @@ def own_minus_others(r: Localization) -> float:
     return float(np.nanmean((own - others)[inside.ravel()]))
 
 
+def places(g: Given) -> Numbers:
+    """CKA of every token of the last block with every patch (Raghu et al., figures 9 and 10)."""
+    found = localization(g.models[0], g.images[0], n=g.options["n"], batch=BATCH)
+    return {"maps": packed(flat(found.maps)), "grid": found.grid}
+
+
 def positions(g: Given) -> Numbers:
     """Similarity of position embeddings: decay with distance, the row and column effect, and that of a table that
     depends on distance alone and decays alike (a cubic in the distance, least squares over all pairs)."""
@@ -182,17 +187,7 @@ def positions(g: Given) -> Numbers:
 
 def judged(g: Given) -> Numbers:
     """Every analysis of the models and of the first beside each other, and what the claims' own statistics say."""
-    names, n = list(g.options["names"]), g.options["n"]
-    paths = []
-    for name, model in zip(names, g.models):
-        rows = look(model, g.images[0], g.folder / "look" / name, n=n, name=name)
-        paths += [g.folder / "look" / name / r.path for r in rows if r.path]
-    for name, model in zip(names[1:], g.models[1:]):
-        place = g.folder / "compare" / name
-        two = (names[0], name)
-        rows = compare(g.models[0], model, g.images[0], place, only=tuple(COMPARE), n=n, names=two)
-        paths += [place / r.path for r in rows if r.path]
-    found = verdicts([Result.load(path) for path in paths])
+    found = verdicts(analyze(g.folder, g.models, g.options["names"], g.images[0], n=g.options["n"]))
     prints = [identify(m).fingerprint for m in g.models]
     return {"verdicts": [row(v.plain(), prints) for v in found]}
 
@@ -201,6 +196,11 @@ def row(plain: Numbers, prints: list[str]) -> Numbers:
     """A verdict with its models by their place, and no fingerprint of weights."""
     kept = {k: plain[k] for k in ("claim", "source", "statement", "models", "note", "effects")}
     return {**kept, "of": [prints.index(f) if f in prints else -1 for f in plain["fingerprints"]]}
+
+
+def figures(g: Given) -> Numbers:
+    """The curves of the papers' figures, from the analyses that the verdicts rest on."""
+    return curves(analyze(g.folder, g.models, g.options["names"], g.images[0], n=g.options["n"]))
 
 
 MEASURES: dict[str, Callable[[Given], Numbers]] = {
@@ -215,6 +215,8 @@ MEASURES: dict[str, Callable[[Given], Numbers]] = {
     "similarity": similarity,
     "layers": layers,
     "own patch": own_patch,
+    "places": places,
     "positions": positions,
     "verdicts": judged,
+    "figures": figures,
 }

@@ -1,9 +1,10 @@
 """Do ViTs see like CNNs? Every analysis of the full-data models of the study data (Raghu et al.; ViT, figure 7)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sightline.studies.claims import CLAIMS
-from sightline.studies.definitions.settings import CIFAR_TEST, SIZE
+from sightline.studies.definitions.settings import CIFAR_TEST, SIZE, untrained
 from sightline.studies.definitions.vit.data import MUCH, train
 from sightline.studies.engine.specs import Images, Measurement, Training
 from sightline.studies.engine.study import Decides, Study
@@ -15,12 +16,17 @@ JUDGED = (
 OBJECTS = Images(name="scenes/shape", split="test", num=512, size=SIZE)
 # Raise it when the statistics of the claims change: the analyses are then done again.
 VERSION = 1
+BESIDE = {"verdicts": "untrained", "objects": "untrained objects"}
 
 
 def measure(models: str, seed: int) -> Iterator[tuple[str, Measurement]]:
     trained = tuple(train(family, MUCH, seed) for family in FAMILIES)
     yield "verdicts", judged(trained, FAMILIES, CIFAR_TEST, 1024)
     yield "objects", judged(trained[:1], FAMILIES[:1], OBJECTS, 256)
+    yield "figures", replace(judged(trained, FAMILIES, CIFAR_TEST, 1024), name="figures")
+    twins = tuple(map(untrained, trained))
+    yield "untrained", judged(twins, FAMILIES, CIFAR_TEST, 1024)
+    yield "untrained objects", judged(twins[:1], FAMILIES[:1], OBJECTS, 256)
 
 
 def judged(models: tuple[Training, ...], names: tuple[str, ...], images: Images, n: int) -> Measurement:
@@ -31,7 +37,9 @@ def judged(models: tuple[Training, ...], names: tuple[str, ...], images: Images,
 def decides(claim: str, measured: str) -> Decides:
     """A claim whose statistic is that of `sl.verdicts`, one value per seed."""
     known = next(c for c in CLAIMS if c.number == claim)
-    return Decides(claim=claim, source=known.source, statement=known.statement, from_verdicts=measured)
+    return Decides(
+        claim=claim, source=known.source, statement=known.statement, from_verdicts=measured, beside=BESIDE[measured]
+    )
 
 
 STUDY = Study(
