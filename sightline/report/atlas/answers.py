@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class AnswerPart:
     """One claim that bears on a question, and what each of its verdicts means for the answer."""
 
     claim: str
@@ -49,59 +49,59 @@ def margin(e: Mapping[str, Any]) -> float:
     return inside / half if math.isfinite(half) and half > 0 else math.nan
 
 
-QUESTIONS: dict[str, tuple[Part, ...]] = {
+QUESTIONS: dict[str, tuple[AnswerPart, ...]] = {
     "Does the residual connection of a Transformer act like that of a CNN?": (
-        Part(
+        AnswerPart(
             "C11",
             "Skip connections carry more in the ViT than in the CNN, so they do not act alike",
             "Skip connections do not carry more in the ViT than in the CNN",
         ),
-        Part(
+        AnswerPart(
             "C9",
             "They are what keeps a token's own patch dominant in its receptive field, which a CNN does not show",
             "Not everything that the paper says of the own patch's share in receptive fields is found",
         ),
-        Part(
+        AnswerPart(
             "C13",
             "Where the skips of a block are removed, the layers before and after it come apart",
             "Removing the skips of a block does not do what the paper says",
         ),
     ),
     "Is the class token learned like the other tokens?": (
-        Part(
+        AnswerPart(
             "C10",
             "The class token passes through the skips more than the patches do up to some depth and less from there "
             "on, so it is not treated like them",
             "The class token does not change from skip to branch at some depth as the paper says",
         ),
-        Part(
+        AnswerPart(
             "C12",
             "What it receives late comes from the MLP more than from attention",
             "What it receives late does not come from the MLP more than from attention",
         ),
-        Part(
+        AnswerPart(
             "C17",
             "The other tokens at the top predict the class poorly, and well where they are averaged in training",
             "The other tokens at the top predict the class as well as where they are averaged in training",
         ),
     ),
     "Do models with a class token and with average pooling learn the same representation?": (
-        Part(
+        AnswerPart(
             "V5",
             "They reach the same accuracy, each at its own learning rate",
             "They do not relate in accuracy as the paper says",
         ),
-        Part(
+        AnswerPart(
             "C19",
             "Block by block they agree up to the middle and differ at the end",
             "They do not agree up to the middle and differ at the end",
         ),
-        Part(
+        AnswerPart(
             "C16",
             "Average pooling loses where each token came from",
             "Average pooling does not lose where each token came from",
         ),
-        Part(
+        AnswerPart(
             "C18",
             "Probed as they were trained, both end up equal",
             "Probes by block do not follow the five curves of the paper",
