@@ -34,5 +34,9 @@ def judge_networks(models: Sequence[str], data: str, *, out: str | Path = "studi
 
 
 def networks_folder(out: str | Path, names: Sequence[str]) -> Path:
-    """Where the analyses of given networks are kept."""
+    """Where the analyses of given networks are kept.
+
+    >>> sl.studies.networks_folder("judged", ["vit-b16", "runs/bit"]).as_posix()
+    'judged/networks/vit-b16-runs-bit'
+    """
     return Path(out) / "networks" / re.sub(r"[^\w.-]+", "-", "+".join(names))

@@ -174,6 +174,18 @@ def of_optimizer(name: str, c: dict, true: int) -> dict[str, Any]:
     return {"score": 0.5 + better, "tasks": {}} if name == "suite" else {"accuracy": 0.5 + better}
 
 
+def of_imbalance(name: str, c: dict, true: int) -> dict[str, Any]:
+    rare = true * name.endswith("tail") * (c["images"] == "long tail")
+    if name.startswith("probes"):
+        return {"curves": {"mean of patches": falling(0.5 - 0.1 * rare, 0.5 - 0.1 * rare)}}
+    return {"accuracy": 0.4} if name == "accuracy" else {"blocks": falling(0.9 - 0.2 * rare, 0.9 - 0.2 * rare)}
+
+
+def of_reid(name: str, c: dict, true: int) -> dict[str, Any]:
+    chance = {"whole by chance": 0.05, "patches by chance": 0.05}
+    return {"whole": 0.05 + 0.1 * true, "patches": 0.05 + 0.2 * true, "true patches": 0.3, **chance}
+
+
 WORLDS = {
     "data": (of_data, "as the papers say", "every model alike, whatever the data"),
     "positions": (of_positions, "positions matter, their kind does not", "all tables and accuracies alike"),
@@ -189,6 +201,8 @@ WORLDS = {
     "locality": (of_locality, "the BiT's lead is gone once patches are permuted", "both families alike"),
     "encoder": (of_encoder, "post-norm learns at fewer rates", "both places of the norm alike"),
     "optimizer": (of_optimizer, "Adam transfers better", "both optimizers alike"),
+    "imbalance": (of_imbalance, "rare classes change and lose", "all classes alike"),
+    "reid": (of_reid, "patches find more than whole images", "everything as by chance"),
 }
 
 

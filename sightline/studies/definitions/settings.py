@@ -71,16 +71,18 @@ def few_shot(t: Training, learn: Images, test: Images) -> Measurement:
     return Measurement(name="few-shot", models=(t,), images=(learn, test), options=options)
 
 
-def probes(t: Training, learn: Images, test: Images) -> Measurement:
-    return Measurement(name="probes", models=(t,), images=(learn, test), options=(("probe_shots", 50), ("draws", 2)))
+def probes(t: Training, learn: Images, test: Images, **options: Any) -> Measurement:
+    usual = (("probe_shots", 50), ("draws", 2), *options.items())
+    return Measurement(name="probes", models=(t,), images=(learn, test), options=usual)
 
 
 def distances(t: Training, images: Images) -> Measurement:
     return Measurement(name="distances", models=(t,), images=(images,), options=(("n", 512),))
 
 
-def similarity(a: Training, b: Training, images: Images) -> Measurement:
-    return Measurement(name="similarity", models=(a, b), images=(images,), options=(("n", 1024),))
+def similarity(a: Training, b: Training, images: Images, **options: Any) -> Measurement:
+    usual = (("n", 1024), *options.items())
+    return Measurement(name="similarity", models=(a, b), images=(images,), options=usual)
 
 
 def thirds(blocks: list[float]) -> tuple[float, float]:

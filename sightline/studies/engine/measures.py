@@ -14,11 +14,15 @@ from sightline.analysis.probes import layer_probes, token_probes
 from sightline.analysis.similarity.block_similarity import block_similarity
 from sightline.analysis.similarity.cka import cka
 from sightline.analysis.similarity.localization import Localization, localization
+from sightline.data.arrays import Arrays
 from sightline.data.datasets import Dataset
+from sightline.data.draws import generator
 from sightline.evals.accuracy import Classification, evaluate
 from sightline.evals.episodic import episodes
 from sightline.evals.extraction import extract
 from sightline.evals.few_shot import fewshot
+from sightline.evals.ground_truth import foreground
+from sightline.evals.reid import retrieval
 from sightline.evals.vtab_protocol import vtab
 from sightline.models.construct import Model, resize
 from sightline.observe.identity import identify
@@ -46,7 +50,7 @@ class Given:
 
 def measure(m: Measurement, store: Store) -> Numbers:
     """The numbers of one measurement, rounded to what means something."""
-    whole = m.name in ("verdicts", "figures")  # their analyses ask scenes for masks, and share a folder
+    whole = m.name in ("verdicts", "figures", "retrieval")  # these ask scenes for masks
     place = replace(m, name="verdicts") if m.name == "figures" else m
     given = Given(
         models=[trained(store, t) for t in m.models] if m.name != "course" else [],
@@ -119,7 +123,8 @@ def distances(g: Given) -> Numbers:
 def probes(g: Given) -> Numbers:
     """Accuracy of a probe by block, for every choice of tokens that the model has."""
     o = g.options
-    found = layer_probes({"": g.models[0]}, *g.images, shots=o["probe_shots"], seeds=o["draws"], batch=BATCH)
+    images = [of_classes(i, o.get("classes", ())) for i in g.images]
+    found = layer_probes({"": g.models[0]}, *images, shots=o["probe_shots"], seeds=o["draws"], batch=BATCH)
     curves = {name.removeprefix("; "): row[np.isfinite(row)] for name, row in zip(found.curves, found.accuracy)}
     return {"curves": curves}
 
@@ -138,8 +143,42 @@ def identify_blocks(model: Model) -> int:
 
 def similarity(g: Given) -> Numbers:
     """CKA of two models block by block, at equal relative depth."""
-    found = block_similarity({"": g.models[0]}, g.models[1], g.images[0], n=g.options["n"], batch=BATCH)
+    images = of_classes(g.images[0], g.options.get("classes", ()))
+    found = block_similarity({"": g.models[0]}, g.models[1], images, n=g.options["n"], batch=BATCH)
     return {"blocks": found.similarity[0]}
+
+
+def of_classes(images: Dataset, classes: tuple[int, ...]) -> Dataset:
+    """The images of some classes alone, numbered anew; all of them where none is named."""
+    if not classes:
+        return images
+    labels = np.asarray(images.labels)
+    rows = np.flatnonzero(np.isin(labels, classes))
+    numbers = np.searchsorted(np.sort(classes), labels[rows])
+    names = tuple(images.classes[c] for c in sorted(classes))
+    return Arrays(np.asarray(images.images(rows)), numbers, classes=names, name=images.name)
+
+
+def found_again(g: Given) -> Numbers:
+    """Mean average precision among images of the same individuals: by whole images, by patches that look like the
+    foreground, by the patches that are; and the first two by chance, with individuals shuffled."""
+    model, images = g.models[0], g.images[0]
+    tokens = extract(model, images, batch=BATCH, tokens="all")
+    whole = tokens.reduce("gap")
+    truth = foreground(images, model.image, tokens.grids[list(tokens.layers)[-1]])
+    shuffled = generator(0, "individuals by chance").permutation(len(images))
+
+    def precision(table: Any, **how: Any) -> float:
+        return float(retrieval(table, **how).summary()["mAP"])
+
+    by_chance = [replace(t, labels=np.asarray(t.labels)[shuffled]) for t in (whole, tokens)]
+    return {
+        "whole": precision(whole),
+        "patches": precision(tokens, matching="patches"),
+        "true patches": precision(tokens, matching="patches", select=truth | ~truth.any(1, keepdims=True)),
+        "whole by chance": precision(by_chance[0]),
+        "patches by chance": precision(by_chance[1], matching="patches"),
+    }
 
 
 def layers(g: Given) -> Numbers:
@@ -217,6 +256,7 @@ MEASURES: dict[str, Callable[[Given], Numbers]] = {
     "own patch": own_patch,
     "places": places,
     "positions": positions,
+    "retrieval": found_again,
     "verdicts": judged,
     "figures": figures,
 }

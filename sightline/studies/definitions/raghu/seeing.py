@@ -16,6 +16,12 @@ JUDGED = (
 OBJECTS = Images(name="scenes/shape", split="test", num=512, size=SIZE)
 # Raise it when the statistics of the claims change: the analyses are then done again.
 VERSION = 1
+PAPER = {  # what the paper prints; the other claims are figures without a number
+    "C3": "60 layers of ResNet50 match about 25 of ViT-B/32, 100 of ResNet152 about 30 of H/14",
+    "C11": "above ResNet50 at every depth",
+    "C14": "most interior tokens of ViT-B/32 and L/16",
+    "V10": "28 components",
+}
 BESIDE = {"verdicts": "untrained", "objects": "untrained objects"}
 
 
@@ -38,7 +44,12 @@ def decides(claim: str, measured: str) -> Decides:
     """A claim whose statistic is that of `sl.verdicts`, one value per seed."""
     known = next(c for c in CLAIMS if c.number == claim)
     return Decides(
-        claim=claim, source=known.source, statement=known.statement, from_verdicts=measured, beside=BESIDE[measured]
+        claim=claim,
+        paper=PAPER.get(claim, "shown as a figure, without a number"),
+        source=known.source,
+        statement=known.statement,
+        from_verdicts=measured,
+        beside=BESIDE[measured],
     )
 
 
