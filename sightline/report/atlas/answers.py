@@ -12,11 +12,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class AnswerPart:
-    """One claim that bears on a question, and what each of its verdicts means for the answer."""
+    """One claim that bears on a question: what it says, and what follows if it holds."""
 
     claim: str
-    holds: str
-    fails: str
+    that: str
+    so: str = ""
 
     def sentence(self, rows: Sequence[Row]) -> str:
         """What the study found, with the effect that decides it; says so where nothing was measured."""
@@ -29,10 +29,10 @@ class AnswerPart:
         numbers = f"({self.claim}: {effect['what']}, {legible(found)})"
         match row["state"]:
             case "holds":
-                return f"{self.holds} {numbers}."
+                return f"{self.that[0].upper()}{self.that[1:]}{f', so {self.so}' if self.so else ''} {numbers}."
             case "does not hold":
-                return f"{self.fails} {numbers}."
-        return f"Undecided is whether {self.holds[0].lower()}{self.holds[1:]} {numbers}."
+                return f"It is not found that {self.that} {numbers}."
+        return f"Undecided is whether {self.that} {numbers}."
 
 
 def deciding(row: Row) -> dict[str, Any] | None:
@@ -51,61 +51,31 @@ def margin(e: Mapping[str, Any]) -> float:
 
 QUESTIONS: dict[str, tuple[AnswerPart, ...]] = {
     "Does the residual connection of a Transformer act like that of a CNN?": (
-        AnswerPart(
-            "C11",
-            "Skip connections carry more in the ViT than in the CNN, so they do not act alike",
-            "Skip connections do not carry more in the ViT than in the CNN",
-        ),
+        AnswerPart("C11", "skip connections carry more in the ViT than in the CNN", "they do not act alike"),
         AnswerPart(
             "C9",
-            "They are what keeps a token's own patch dominant in its receptive field, which a CNN does not show",
-            "Not everything that the paper says of the own patch's share in receptive fields is found",
+            "the skips of the ViT, and not those of the CNN, keep a token's own patch dominant in its receptive field",
         ),
-        AnswerPart(
-            "C13",
-            "Where the skips of a block are removed, the layers before and after it come apart",
-            "Removing the skips of a block does not do what the paper says",
-        ),
+        AnswerPart("C13", "the layers before and after a block come apart where its skips are removed"),
     ),
     "Is the class token learned like the other tokens?": (
         AnswerPart(
             "C10",
-            "The class token passes through the skips more than the patches do up to some depth and less from there "
-            "on, so it is not treated like them",
-            "The class token does not change from skip to branch at some depth as the paper says",
+            "the class token passes through skips more than the patches do up to some depth, and less from there on",
+            "it is not treated like them",
         ),
         AnswerPart(
-            "C12",
-            "What it receives late comes from the MLP more than from attention",
-            "What it receives late does not come from the MLP more than from attention",
+            "C12", "late changes of the class token come from the MLP, and its cosines cross over as its ratios"
         ),
         AnswerPart(
-            "C17",
-            "The other tokens at the top predict the class poorly, and well where they are averaged in training",
-            "The other tokens at the top predict the class as well as where they are averaged in training",
+            "C17", "the other tokens at the top predict the class poorly, and well where training averages them"
         ),
     ),
     "Do models with a class token and with average pooling learn the same representation?": (
-        AnswerPart(
-            "V5",
-            "They reach the same accuracy, each at its own learning rate",
-            "They do not relate in accuracy as the paper says",
-        ),
-        AnswerPart(
-            "C19",
-            "Block by block they agree up to the middle and differ at the end",
-            "They do not agree up to the middle and differ at the end",
-        ),
-        AnswerPart(
-            "C16",
-            "Average pooling loses where each token came from",
-            "Average pooling does not lose where each token came from",
-        ),
-        AnswerPart(
-            "C18",
-            "Probed as they were trained, both end up equal",
-            "Probes by block do not follow the five curves of the paper",
-        ),
+        AnswerPart("V5", "both reach the same accuracy, each at its own learning rate"),
+        AnswerPart("C19", "block by block both agree up to the middle and differ at the end", "they do not"),
+        AnswerPart("C16", "average pooling loses where each token came from"),
+        AnswerPart("C18", "probes by block follow the five curves of the paper, equal at the end"),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Small charts as SVG in the page's own color of text: lines, bars, heat maps, tiles."""
+"""Small charts as SVG in the page's own color of text: lines, dots, heat maps, tiles."""
 
 import base64
 import io
@@ -71,10 +71,8 @@ def lines(series: Mapping[str, Sequence[Point]], axes: Axes) -> Markup:
         return across, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - y0) / (y1 - y0)
 
     body = frame(axes, [(y, at(every[0][0], y)[1]) for y in ticks(y0, y1)])
-    places = sorted({p[0] for p in every})
-    shown = places if len(places) <= 8 else places[:: math.ceil(len(places) / 6)]
-    for x in shown:
-        name = axes.names[int(x)] if axes.names else f"{x:,.4g}"
+    for x in x_marks(axes, sorted({p[0] for p in every})):
+        name = axes.names[int(x)] if axes.names else f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.4g}"
         body.append(text(at(x, y0)[0], HEIGHT - BOTTOM + 14, name))
     for color, points in zip(COLORS * 3, series.values()):
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in (at(p[0], p[1]) for p in points))
@@ -85,6 +83,13 @@ def lines(series: Mapping[str, Sequence[Point]], axes: Axes) -> Markup:
             if math.isfinite(low):
                 body.append(f'<path d="M{a:.1f} {at(x, low)[1]:.1f}V{at(x, high)[1]:.1f}" stroke="{color}"/>')
     return svg([*body, *legend(list(series))], WIDTH, HEIGHT + 14 * rows_of(series), f"{axes.y} by {axes.x}")
+
+
+def x_marks(axes: Axes, places: Sequence[float]) -> Sequence[float]:
+    """Where x is marked: at the levels that were measured where they are few, else at round numbers."""
+    if axes.names or axes.log or len(places) < 2:
+        return places
+    return [x for x in ticks(places[0], places[-1]) if places[0] - 1e-9 <= x <= places[-1] + 1e-9]
 
 
 def rows_of(names: Mapping[str, object] | Sequence[str]) -> int:
@@ -111,10 +116,9 @@ def frame(axes: Axes, marks: Sequence[tuple[float, float]]) -> list[str]:
     return body
 
 
-def bars(values: Mapping[str, tuple[float, float, float]], axes: Axes) -> Markup:
-    """One horizontal bar for each name, from the smallest value's round number on, with its interval."""
+def dots(values: Mapping[str, tuple[float, float, float]], axes: Axes) -> Markup:
+    """One line for each name: its value, and its interval."""
     low, high = span([v for row in values.values() for v in row])
-    low = min(0.0, low) if low < 0.3 * high else low
 
     def at(x: float) -> float:
         return 128 + (WIDTH - 128 - RIGHT) * (x - low) / (high - low)
@@ -123,10 +127,7 @@ def bars(values: Mapping[str, tuple[float, float, float]], axes: Axes) -> Markup
     for i, (name, (value, least, most)) in enumerate(values.items()):
         y = 12 + 20 * i
         body.append(text(122, y + 10, name, at="end"))
-        left, right = sorted((at(max(low, 0.0)), at(value)))
-        body.append(
-            f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="13" fill="{COLORS[0]}" opacity=".75"/>'
-        )
+        body.append(f'<circle cx="{at(value):.1f}" cy="{y + 6.5}" r="4" fill="{COLORS[0]}"/>')
         if math.isfinite(least):
             body.append(
                 f'<path d="M{at(least):.1f} {y + 6.5}H{at(most):.1f}" stroke="currentColor" stroke-width="1.6"/>'

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.report.atlas.charts import Axes, bars, heat, lines, tiles
+from sightline.report.atlas.charts import Axes, dots, heat, lines, tiles
 from sightline.report.atlas.drawn import Drawn, Panel, some
 from sightline.studies.definitions.raghu import skips
 from sightline.studies.definitions.vit import compute, data, pooling, positions
@@ -85,7 +85,7 @@ def by_shape(d: Drawn) -> list[Panel]:
             continue
     if not rows:
         raise MissingNumberError("not measured yet")
-    return [("", bars(rows, Axes(x="", y="accuracy at equal MACs")))]
+    return [("", dots(rows, Axes(x="", y="accuracy at equal MACs")))]
 
 
 def by_rate(d: Drawn) -> list[Panel]:
@@ -109,7 +109,7 @@ def table_8(d: Drawn) -> list[Panel]:
             continue
     if not rows:
         raise MissingNumberError("not measured yet")
-    return [("", bars(rows, Axes(x="", y=ACCURACY)))]
+    return [("", dots(rows, Axes(x="", y=ACCURACY)))]
 
 
 def position_tiles(d: Drawn) -> list[Panel]:
@@ -266,7 +266,7 @@ def five_curves(d: Drawn) -> list[Panel]:
     for pool in ("cls", "gap"):
         single[pool.upper()] = d.interval(lambda s, pool=pool: s("top tokens", pool=pool)["accuracy"])  # type: ignore[misc]
     return [
-        ("single tokens of the last block", bars(single, Axes(x="", y="accuracy of a probe"))),
+        ("single tokens of the last block", dots(single, Axes(x="", y="accuracy of a probe"))),
         ("by block", lines(some(series), Axes(x=BLOCK, y="accuracy of a probe"))),
     ]
 

@@ -55,7 +55,7 @@ def all_claims(rows: Sequence[Mapping[str, Any]]) -> Markup:
         x = LABEL + at(tick)
         body.append(f'<text x="{x:.0f}" y="{height - 16}" text-anchor="middle">{tick}</text>')
     words = "half widths of the interval from the bound"
-    body.append(f'<text x="{LABEL + PLOT / 2}" y="{height - 2}" text-anchor="middle">{words}</text>')
+    body.append(f'<text x="{LABEL + PLOT}" y="{height - 2}" text-anchor="end">{words}</text>')
     width = LABEL + PLOT + 6
     drawn = "".join(body)
     return Markup(
