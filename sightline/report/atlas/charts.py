@@ -89,7 +89,8 @@ def x_marks(axes: Axes, places: Sequence[float]) -> Sequence[float]:
     """Where x is marked: at the levels that were measured where they are few, else at round numbers."""
     if axes.names or axes.log or len(places) < 2:
         return places
-    return [x for x in ticks(places[0], places[-1]) if places[0] - 1e-9 <= x <= places[-1] + 1e-9]
+    whole = all(x == round(x) for x in places)  # blocks and heads have no halves
+    return [x for x in ticks(places[0], places[-1]) if not whole or x == round(x)]
 
 
 def rows_of(names: Mapping[str, object] | Sequence[str]) -> int:

@@ -48,14 +48,13 @@ def curves(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
             case CKA() if r.about.analysis == "cka":
                 found.setdefault("cka", {})[who] = packed(r.similarity)
             case AttentionDistance():
-                found.setdefault("distance", {})[who] = packed(np.sort(r.fraction))
+                found.setdefault("distance", {})[who] = packed(np.sort(r.pixels / r.uniform))
             case PatchFilters():
                 found.setdefault("filters", {})[who] = packed(mosaic(r.components[:SHOWN]))
             case HeadSubsets():
                 found.setdefault("subsets", {})[who] = {"cka": packed(r.similarity), "distance": r.distance}
-            case ReceptiveField():
-                kind = "fields" if r.side == "after" else "fields before"
-                found.setdefault(kind, {})[who] = fields(r)
+            case ReceptiveField() if r.side == "after":
+                found.setdefault("fields", {})[who] = fields(r)
             case ResidualRatios():
                 found.setdefault("residual", {})[who] = residual(r)
             case Localization():
