@@ -150,8 +150,8 @@ class Demo:
         if known == name:
             return whole
         short = replace(self.recipe(known), steps=max(2, self.steps // 5), lr=2e-4, size=HIGH)
-        sized = {"images": self.images("train", HIGH), "val": self.images("val", HIGH)}
-        return replace(whole, recipe=short, start=whole, changes=(), **sized)
+        train, val = self.images("train", HIGH), self.images("val", HIGH)
+        return replace(whole, images=train, val=val, recipe=short, start=whole, changes=())
 
     def train(self, say: Callable[[str], None]) -> dict[str, Run]:
         """Train what is not trained yet, one process with one thread for every core."""

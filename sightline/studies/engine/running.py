@@ -61,7 +61,7 @@ def run_studies(
     `seeds`: a number or a list; by default the study's own. `only` restricts axes to some of their levels. `jobs`
     processes with one thread each share the work on this machine; `on=sl.studies.Cluster()` gives it to Slurm. After
     `minutes` nothing new is started and trainings save. Everything is kept under `out`: runs that two studies share
-    are trained once.
+    are trained once. In a script, call it under `if __name__ == "__main__":`, as everything that starts processes.
 
     >>> sl.studies.run_studies(["dta"])
     Traceback (most recent call last):
