@@ -8,7 +8,7 @@ from sightline.data.source import dataset, held_out_split
 from sightline.observe.source import model_names, open_model
 from sightline.studies.claims import verdicts
 from sightline.studies.definitions.raghu.seeing import STUDY
-from sightline.studies.engine.analyses import analyze
+from sightline.studies.engine.analyses import ONE_GRID, analyze
 from sightline.studies.verdict import Verdict
 
 
@@ -28,9 +28,11 @@ def judge_networks(models: Sequence[str], data: str, *, out: str | Path = "studi
     names = model_names(list(models))
     images = dataset(data, split=held_out_split(data))
     networks = [open_model(source, classes=10) for source in models]
-    found = verdicts(analyze(networks_folder(out, names), networks, names, images, n=n))
-    judged = {d.claim for d in STUDY.decides}
-    return [v for v in found if v.claim in judged]
+    place = networks_folder(out, names)
+    found = verdicts(analyze(place, networks, names, images, n=n))
+    grid = verdicts(analyze(place / "one grid", networks, names, images, n=n, only=ONE_GRID))
+    judged = {d.claim for d in STUDY.decides} - {"C15"}  # which takes both models on one grid
+    return [v for v in found if v.claim in judged] + [v for v in grid if v.claim == "C15"]
 
 
 def networks_folder(out: str | Path, names: Sequence[str]) -> Path:

@@ -58,7 +58,7 @@ def test_individuals_are_found_again(store):
 def test_figures_are_read_from_the_analyses_of_the_verdicts(store, monkeypatch):
     seen = []
 
-    def analyze(folder, models, names, images, *, n):
+    def analyze(folder, models, names, images, *, n, only=()):
         seen.append(folder)
         return [makers.cka(4, 4, models=(makers.VIT,)), makers.distance(), makers.residual(), makers.filters()]
 

@@ -22,19 +22,31 @@ from sightline.models.construct import Model
 from sightline.spec import Result
 
 SHOWN = 28  # principal components of the filters (ViT, figure 7)
+ONE_GRID = ("localization-a", "localization-b")  # of both models on the coarser grid, which alone can be compared
 FIELD = 12  # side of a receptive field, in cells of the average
 
 
-def analyze(folder: Path, models: Sequence[Model], names: Sequence[str], images: Dataset, *, n: int) -> list[Result]:
-    """Every analysis of each model, and of the first beside each other one; what the folder has is not done again."""
+def analyze(
+    folder: Path,
+    models: Sequence[Model],
+    names: Sequence[str],
+    images: Dataset,
+    *,
+    n: int,
+    only: Sequence[str] = (),
+) -> list[Result]:
+    """Every analysis of each model, and of the first beside each other one; what the folder has is not done again.
+
+    `only` names analyses of two models side by side, and nothing else is done.
+    """
     paths = []
     with lock(folder / ".analyses"):  # verdicts and figures of the same models may come at the same time
-        for name, model in zip(names, models):
+        for name, model in zip(() if only else names, models):
             rows = look(model, images, folder / "look" / name, n=n, name=name)
             paths += [folder / "look" / name / r.path for r in rows if r.path]
         for name, model in zip(names[1:], models[1:]):
             place = folder / "compare" / name
-            rows = compare(models[0], model, images, place, only=tuple(COMPARE), n=n, names=(names[0], name))
+            rows = compare(models[0], model, images, place, only=tuple(only or COMPARE), n=n, names=(names[0], name))
             paths += [place / r.path for r in rows if r.path]
     return [Result.load(path) for path in paths]
 

@@ -226,7 +226,8 @@ def positions(g: Given) -> Numbers:
 
 def judged(g: Given) -> Numbers:
     """Every analysis of the models and of the first beside each other, and what the claims' own statistics say."""
-    found = verdicts(analyze(g.folder, g.models, g.options["names"], g.images[0], n=g.options["n"]))
+    o = g.options
+    found = verdicts(analyze(g.folder, g.models, o["names"], g.images[0], n=o["n"], only=o.get("only", ())))
     prints = [identify(m).fingerprint for m in g.models]
     return {"verdicts": [row(v.plain(), prints) for v in found]}
 
