@@ -1,6 +1,7 @@
 """docs/papers.md lists everything, and what it names exists."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ CLAIM = re.compile(r"[VBC]\d+")
 
 def test_every_row_has_a_status():
     for row in ITEMS:
-        assert re.search(r"shown|measured|ready|missing", row[-1]), row
+        assert re.search(r"shown|measured|studied|ready|missing", row[-1]), row
 
 
 def test_nothing_is_left_out():
@@ -48,3 +49,29 @@ def test_commands_and_names_exist():
 def test_claims_with_a_verdict_are_those_that_are_judged():
     judged = {line.split("|")[1].strip() for line in TEXT.splitlines() if "| verdict;" in line}
     assert judged == {c.number for c in CLAIMS}
+
+
+def test_every_claim_names_the_study_that_decides_it():
+    studies = {d.claim: s.name for s in sl.studies.list_studies() for d in s.decides}
+    for row in ITEMS:
+        for found in re.finditer(r"(?:ready: study |#study-)([\w-]+)", row[-1]):
+            assert found[1] in studies.values(), row
+        if CLAIM.fullmatch(row[0]) and row[0] in studies:
+            assert re.search(rf"(?:ready: study |#study-){studies[row[0]]}\b", row[-1]), row
+
+
+def test_results_take_the_place_of_ready():
+    tool = runpy.run_path(str(ROOT / "docs/tools/claims.py"))
+    effect = {"state": "holds", "value": 0.1, "low": 0.05, "high": 0.15}
+    rows = {
+        ("data", c): {"state": state, "seeds": 5, "effects": [effect]}
+        for c, state in (("V1", "holds"), ("V2", "undecided"))
+    }
+    line = "| Figures 3, 4 | somewhere | ready: study data (V1, V2) |\n| V1 | it | there | ready: study data |"
+    filled = tool["fill"](line, rows)
+    assert "ready" not in filled
+    assert "(gallery/atlas.html#study-data): V1 holds (5 seeds: 0.1 [0.05 to 0.15]), V2 undecided (5 seeds" in filled
+    assert tool["fill"](filled, rows) == filled
+    rows["data", "V1"]["state"] = "does not hold"
+    assert tool["fill"](filled, rows).count("V1 does not hold") == 2
+    assert tool["fill"](line, {}) == line

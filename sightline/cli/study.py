@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.options import FOLDER
-from sightline.cli.shell import help_without_verb, memory, show, verb
+from sightline.cli.options import FOLDER, Words
+from sightline.cli.shell import help_without_verb, memory, show, tell, verb
 
 out_option = click.option("--out", default="studies", show_default=True, type=FOLDER, help="Folder for everything.")
 
@@ -99,12 +99,18 @@ def show_(name: str, seeds: Any, as_json: bool) -> None:
 @click.option("--hours", default=4.0, show_default=True, help="Slurm: time limit of a job, which then is requeued.")
 @click.option("--gpus", default=0, show_default=True, help="Slurm: GPUs of a job.")
 @click.option("--group", default=4, show_default=True, help="Slurm: tasks in one job.")
+@click.option("--models", type=Words(), default="", help="seeing: judge these networks instead, a ViT first.")
+@click.option("--data", help="With --models: images by name or folder.")
+@click.option("--num", default=256, show_default=True, help="With --models: number of images.")
 @out_option
 def run(names: Sequence[str], seeds: Any, only: Sequence[str], as_json: bool, out: str, **how: Any) -> None:
     """Run studies (all: every one), and write results and a page. The same command resumes.
 
     Example: sightline study run data positions --jobs 2 --out studies
     """
+    if how["models"] or how["data"]:
+        judge_given(names, out, as_json, **{k: how[k] for k in ("models", "data", "num")})
+        return
     chosen = [s.name for s in sl.studies.list_studies()] if names == ("all",) else list(names)
     place: Any = "local"
     if how["on"] == "slurm":
@@ -127,7 +133,25 @@ def run(names: Sequence[str], seeds: Any, only: Sequence[str], as_json: bool, ou
         show({"claims": rows, "results": [str(f) for f in files], "page": str(page)}, True)
         return
     show(rows, False, title="Claims" + ("; a smoke test decides nothing" if how["smoke"] else ""))
-    show(sl.studies.studies_status(out, jobs=how["jobs"]), False, title="Progress")
+    show_status(sl.studies.studies_status(out, jobs=how["jobs"]), "Progress")
+    click.echo(f"Page: {page}")
+
+
+def judge_given(names: Sequence[str], out: str, as_json: bool, *, models: Any, data: str | None, num: int) -> None:
+    """The claims of the study seeing for given networks over images."""
+    if tuple(names) != ("seeing",) or not models or not data:
+        usage = "sightline study run seeing --models vit-b16.augreg-i21k,bit-r50x1.i21k --data FOLDER"
+        raise click.UsageError(f"--models and --data belong together, with the study seeing: {usage}")
+    found = sl.studies.judge_networks(models, data, out=out, n=num)
+    place = sl.studies.networks_folder(out, sl.observe.model_names(list(models)))
+    page = sl.write_report(place, place / "report", f"{' and '.join(models)} on {data}")
+    rows = [{**v.plain(), "scale": f"{', '.join(v.models)} on {data}"} for v in found]
+    if as_json:
+        show({"claims": rows, "page": str(page)}, True)
+        return
+    short = [{**claim_row({**row, "smoke": False}), "models": ", ".join(row["models"])} for row in rows]
+    short = [{k: v for k, v in row.items() if k != "seeds"} for row in short]
+    show(short, False, title=f"The claims for these networks; intervals over images of {data}")
     click.echo(f"Page: {page}")
 
 
@@ -161,7 +185,19 @@ def status(out: str, jobs: int, as_json: bool) -> None:
 
     Example: sightline study status --out studies
     """
-    show(sl.studies.studies_status(out, jobs=jobs), as_json, title=f"Studies in {out}")
+    rows = sl.studies.studies_status(out, jobs=jobs)
+    if as_json:
+        show(rows, True)
+        return
+    show_status(rows, f"Studies in {out}")
+
+
+def show_status(rows: Sequence[dict[str, Any]], title: str) -> None:
+    """A table that fits into 80 columns, and the failures below it."""
+    show([{k: v for k, v in row.items() if k != "first failure"} for row in rows], False, title=title)
+    for row in rows:
+        if row["first failure"]:
+            tell(f"{row['study']}: {row['failed']} failed, the first because {row['first failure']}", err=False)
 
 
 @study_verb

@@ -1,4 +1,4 @@
-from .atlas import write_atlas as write_atlas
+from .atlas.page import write_atlas as write_atlas
 from .demo import DemoReport as DemoReport
 from .demo import run_demo as run_demo
 from .notebook import to_html as to_html

@@ -63,6 +63,8 @@ def images_for(name: str) -> Dataset:
 def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) -> DemoReport:
     """Run a demo and write its page. Finished steps of an earlier call are reused; `say` gets progress messages.
 
+    The models are trained in processes of their own: in a script, call it under `if __name__ == "__main__":`.
+
     >>> sl.report.run_demo(sl.studies.Demo(minutes=0))
     Traceback (most recent call last):
         ...

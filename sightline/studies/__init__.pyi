@@ -18,6 +18,8 @@ from .engine.specs import Images as Images
 from .engine.specs import Measurement as Measurement
 from .engine.specs import Training as Training
 from .engine.study import Study as Study
+from .given import judge_networks as judge_networks
+from .given import networks_folder as networks_folder
 from .verdict import Verdict as Verdict
 from .verdict import over_training as over_training
 from .verdict import surviving as surviving

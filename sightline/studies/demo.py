@@ -1,31 +1,32 @@
-"""The demo: small models of all families trained, measured and analyzed on one dataset in a few minutes."""
+"""The demo: a small study of all families, trained by the engine, then measured and analyzed, in a few minutes."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sightline.analysis.catalog import COMPARE
 from sightline.analysis.inspection import compare, look
-from sightline.data.arrays import Arrays
 from sightline.data.datasets import Dataset
-from sightline.data.source import dataset
+from sightline.data.source import available_splits
 from sightline.evals.accuracy import Classification, evaluate
 from sightline.evals.extraction import extract
 from sightline.evals.few_shot import fewshot
 from sightline.files import set_aside
-from sightline.models.construct import Model, build
+from sightline.models.construct import Model
 from sightline.models.costs import cost
 from sightline.observe.identity import identify
 from sightline.spec import ModelId, Result
-from sightline.training.loop import fit
+from sightline.studies.engine.images import open_images
+from sightline.studies.engine.local import run_local
+from sightline.studies.engine.specs import Images, Measurement, Training
+from sightline.studies.engine.store import Store, with_needs
+from sightline.studies.engine.study import Study
 from sightline.training.recipe import Recipe
 from sightline.training.recipes.laptop import laptop_bit, laptop_vit
 from sightline.training.run.folder import Run
-from sightline.weights.loading import load
 
 log = logging.getLogger("sightline.studies")
 SIZE, HIGH, BATCH = 32, 48, 128
@@ -79,15 +80,15 @@ class Demo:
 
     def run(self, say: Callable[[str], None] = print) -> Iterator[Step]:
         """Run the steps; `say` hears what comes next."""
-        train, test = self.images("train"), self.images("test")
+        say(f"training {', '.join(self.models)}, {self.steps} steps of {BATCH} each; then {HIGH} px instead of {SIZE}")
+        runs = self.train(say)
+        train, test = open_images(self.images("train"), self.path), self.open_test()
         trained: dict[str, Model] = {}
         for name in self.models:
-            say(f"{name}: training {MODELS[name][0]} for {self.steps} steps of {BATCH}")
-            run = self.train(name, train)
-            trained[name] = run.model
-            yield self.measure(name, run, train, test)
-        say(f"{self.models[0]}: fine-tuning at {HIGH} px what was trained at {SIZE}")
-        yield self.fine_tune()
+            say(f"{name}: test and few-shot accuracy")
+            trained[name] = runs[name].model
+            yield self.measure(name, runs[name], train, test)
+        yield self.measure_high(runs[f"{self.models[0]}-{HIGH}"])
         n = max(16, min(256, round(12.8 * self.minutes)))
         for name, model in trained.items():
             say(f"{name}: every analysis that applies, on {n} images")
@@ -107,26 +108,64 @@ class Demo:
         first, *others = self.models
         return [(first, other) for other in others]
 
-    def images(self, split: str, size: int = SIZE) -> Dataset:
-        """Scenes, for training rendered once into memory; for testing with their masks. Of other data, a thousand test
-        images per minute, so that a short demo stays short."""
-        if not self.data.startswith("scenes/"):
-            whole, most = dataset(self.data, split=split), max(500, round(1000 * self.minutes))
-            return whole if split == "train" or len(whole) <= most else whole.sample(most, seed=self.seed)
-        num = {"train": max(512, round(2000 * self.minutes)), "test": max(256, round(100 * self.minutes))}[split]
-        drawn = dataset(self.data, split=split, num=num, size=size)
-        return drawn if split == "test" else in_memory(drawn)
+    def study(self) -> Study:
+        """What is trained: every model, and the first once more at a higher resolution."""
+
+        def measure(model: str, seed: int) -> Iterator[tuple[str, Measurement]]:
+            yield "course", Measurement(name="course", models=(self.training(model),))
+
+        models = (*self.models, f"{self.models[0]}-{HIGH}")
+        return Study(
+            name="demo", question="Do small models of every family see alike?", source="all three papers",
+            axes={"model": models}, fixed={"steps": f"{self.steps} of {BATCH}"}, measure=measure, decides=(), seeds=1,
+        )  # fmt: skip
+
+    def images(self, split: str, size: int = SIZE) -> Images:
+        """Scenes, or some of other data: no more than are seen in training, and a thousand test images per minute, so
+        that a short demo stays short."""
+        if self.data.startswith("scenes/"):
+            num = {"train": max(512, round(2000 * self.minutes)), "test": max(256, round(100 * self.minutes))}
+            return Images(name=self.data, split=split, num=num.get(split, 256), size=size)
+        most = {"train": self.steps * BATCH, "test": max(500, round(1000 * self.minutes))}.get(split, 500)
+        there = split if split in available_splits(self.data) or split != "val" else "test"
+        return Images(name=self.data, split=there, num=most, size=size, seed=self.seed)
+
+    def open_test(self, size: int = SIZE) -> Dataset:
+        """The test images; scenes with their masks."""
+        return open_images(self.images("test", size), self.path, masks=self.data.startswith("scenes/"))
 
     def recipe(self, name: str) -> Recipe:
         family = laptop_bit if name == "BiT" else laptop_vit
         short = replace(family(self.data), epochs=None, steps=self.steps, batch=BATCH, seed=self.seed, repeat=True)
         return replace(short, log_every=max(1, self.steps // 50))
 
-    def train(self, name: str, train: Dataset) -> Run:
-        variant, changes = MODELS[name]
-        model = build(variant, classes=len(train.classes), size=SIZE, seed=self.seed, **changes)
-        part, val = train.split(0.95, seed=self.seed)
-        return fit(model, part, self.recipe(name), val=val, out=self.path / "runs" / name)
+    def training(self, name: str) -> Training:
+        """One of the models; NAME-48 is NAME fine-tuned at that resolution, with resampled position embeddings."""
+        known = name.removesuffix(f"-{HIGH}")
+        variant, changes = MODELS[known]
+        whole = Training(
+            model=variant, images=self.images("train"), recipe=self.recipe(known), seed=self.seed,
+            changes=tuple(changes.items()), val=self.images("val"),
+        )  # fmt: skip
+        if known == name:
+            return whole
+        short = replace(self.recipe(known), steps=max(2, self.steps // 5), lr=2e-4, size=HIGH)
+        train, val = self.images("train", HIGH), self.images("val", HIGH)
+        return replace(whole, images=train, val=val, recipe=short, start=whole, changes=())
+
+    def train(self, say: Callable[[str], None]) -> dict[str, Run]:
+        """Train what is not trained yet, one process with one thread for every core."""
+        store, study = Store(self.path), self.study()
+        store.prepare()
+        tasks = with_needs(list(study.plan((self.seed,))[self.seed].values()))
+        todo = [t for t in tasks if store.state(t) != "done"]
+        for task in todo:
+            store.describe(task)
+        run_local(store, todo, jobs=min(len(todo), os.cpu_count() or 1) or 1, say=say)
+        for task in tasks:
+            if store.state(task) != "done":
+                raise ValueError(f"The demo could not train {task.key}: {store.reason(task)}")
+        return {str(m): Run(store.folder(self.training(str(m))) / "train") for m in study.axes["model"]}
 
     def measure(self, name: str, run: Run, train: Dataset, test: Dataset) -> Step:
         """Accuracy on the test data, few-shot accuracy of the features, training curves."""
@@ -143,25 +182,14 @@ class Demo:
         load_or_compute(place / "curves.npz", run.curves, who, "")
         return Step(f"train {name}", tuple(sorted(place.glob("*.npz"))), row_of(name, model, scored, few))
 
-    def fine_tune(self) -> Step:
-        """Fine-tune at a higher resolution, with resampled position embeddings."""
-        name = self.models[0]
-        train, test = self.images("train", HIGH), self.images("test", HIGH)
-        part, val = train.split(0.95, seed=self.seed)
-        recipe = replace(self.recipe(name), steps=max(2, self.steps // 5), lr=2e-4, size=HIGH)
-        high = load(self.path / "runs" / name, size=HIGH)
-        run = fit(high, part, recipe, val=val, out=self.path / "runs" / f"{name}-{HIGH}")
+    def measure_high(self, run: Run) -> Step:
+        """Accuracy after fine-tuning at a higher resolution."""
+        name, test = self.models[0], self.open_test(HIGH)
         title = f"{name} at {HIGH} px"
         place = self.path / "measure" / f"{name}-{HIGH}"
         who = identify(run.model, name=title)
         scored = load_or_compute(place / "accuracy.npz", lambda: evaluate(run.model, test), who, test.fingerprint())
         return Step(f"fine-tune {name} at {HIGH} px", (place / "accuracy.npz",), row_of(title, run.model, scored))
-
-
-def in_memory(data: Dataset) -> Arrays:
-    """Render every image once."""
-    pixels = np.asarray(data.images(np.arange(len(data))))
-    return Arrays(pixels, data.labels, classes=data.classes, name=data.name)
 
 
 def load_or_compute(path: Path, make: Callable[[], Any], model: ModelId, images: str) -> Any:

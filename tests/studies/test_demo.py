@@ -22,7 +22,7 @@ def plan(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def steps(plan):
-    """Stopped after the first model, then run to its end."""
+    """Stopped after training, then run to its end."""
 
     def stop(text):
         if text.startswith("BiT"):
@@ -30,9 +30,10 @@ def steps(plan):
 
     with pytest.raises(EnoughError):
         list(plan.run(stop))
-    first = {path: path.stat().st_mtime_ns for path in (plan.path / "runs" / "ViT").iterdir()}
+    first = {path: path.stat().st_mtime_ns for path in (plan.path / "runs").rglob("*.safetensors")}
+    assert len(first) >= 3
     steps = list(plan.run(lambda text: None))
-    assert first.items() <= {path: path.stat().st_mtime_ns for path in (plan.path / "runs" / "ViT").iterdir()}.items()
+    assert first.items() <= {path: path.stat().st_mtime_ns for path in first}.items()
     return steps
 
 
@@ -57,6 +58,13 @@ def test_a_second_time_nothing_is_done_again(plan, steps):
     again = list(plan.run(lambda text: None))
     assert [step.row for step in again] == [step.row for step in steps]
     assert {path: path.stat().st_mtime_ns for path in plan.path.rglob("*.npz")} == before
+
+
+def test_the_engine_trains_it(plan, steps):
+    """One small study: a folder by key for every training, each with what it is and what came out."""
+    folders = list((plan.path / "runs").iterdir())
+    assert len(folders) == 3
+    assert all((folder / "spec.json").exists() and (folder / "result.json").exists() for folder in folders)
 
 
 @pytest.mark.parametrize(("settings", "said"), [({"minutes": 0}, "above 0"), ({"models": ("ViT", "Swin")}, "Swin")])

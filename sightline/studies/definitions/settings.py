@@ -9,6 +9,7 @@ from sightline.training.recipes.laptop import laptop_bit, laptop_masked, laptop_
 
 SIZE = 24  # pixels: 6 x 6 patches of 4
 BATCH, STEPS = 64, 1500
+GUESS = 0.1  # accuracy of a guess among the ten classes of CIFAR-10
 LR = {"ViT": 1.5e-3, "BiT": 0.05}  # half of the laptop recipes' batch: about the root of it for AdamW, half for SGD
 
 # about 8 and 11 million MACs an image, and twice to four times as many
@@ -70,16 +71,18 @@ def few_shot(t: Training, learn: Images, test: Images) -> Measurement:
     return Measurement(name="few-shot", models=(t,), images=(learn, test), options=options)
 
 
-def probes(t: Training, learn: Images, test: Images) -> Measurement:
-    return Measurement(name="probes", models=(t,), images=(learn, test), options=(("probe_shots", 50), ("draws", 2)))
+def probes(t: Training, learn: Images, test: Images, **options: Any) -> Measurement:
+    usual = (("probe_shots", 50), ("draws", 2), *options.items())
+    return Measurement(name="probes", models=(t,), images=(learn, test), options=usual)
 
 
 def distances(t: Training, images: Images) -> Measurement:
     return Measurement(name="distances", models=(t,), images=(images,), options=(("n", 512),))
 
 
-def similarity(a: Training, b: Training, images: Images) -> Measurement:
-    return Measurement(name="similarity", models=(a, b), images=(images,), options=(("n", 1024),))
+def similarity(a: Training, b: Training, images: Images, **options: Any) -> Measurement:
+    usual = (("n", 1024), *options.items())
+    return Measurement(name="similarity", models=(a, b), images=(images,), options=usual)
 
 
 def thirds(blocks: list[float]) -> tuple[float, float]:

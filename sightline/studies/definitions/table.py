@@ -3,6 +3,7 @@
 import difflib
 
 from sightline.studies.definitions.bit import decay, norms, shots
+from sightline.studies.definitions.later import imbalance, reid
 from sightline.studies.definitions.raghu import seeing, skips, tuning
 from sightline.studies.definitions.vit import (
     compute,
@@ -36,6 +37,8 @@ STUDIES: dict[str, Study] = {
         locality.STUDY,
         encoder.STUDY,
         optimizer.STUDY,
+        imbalance.STUDY,
+        reid.STUDY,
     )
 }
 

@@ -37,7 +37,8 @@ def source_of(images: Images) -> Dataset:
     if images.name.startswith("scenes/"):
         options = {} if images.num is None else {"num": images.num}
         return dataset(images.name, split=images.split, size=images.size, seed=images.seed, **options)
-    whole = dataset(images.name, split=images.split)
+    whole: Dataset = dataset(images.name, split=images.split)
+    whole = whole.imbalanced(images.tail, seed=images.seed) if images.tail else whole
     if images.num is None or images.num >= len(whole):
         return whole
     return whole.subset(images.num / len(whole), seed=images.seed)

@@ -1,7 +1,7 @@
 """The table of measurements: each a function of trained models and images that returns a few plain numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +9,25 @@ import numpy as np
 import torch
 
 from sightline.analysis.attention.distance import attention_distance
-from sightline.analysis.catalog import COMPARE
 from sightline.analysis.embeddings import position_similarity, row_column
-from sightline.analysis.inspection import compare, look
 from sightline.analysis.probes import layer_probes, token_probes
 from sightline.analysis.similarity.block_similarity import block_similarity
 from sightline.analysis.similarity.cka import cka
 from sightline.analysis.similarity.localization import Localization, localization
+from sightline.data.arrays import Arrays
 from sightline.data.datasets import Dataset
+from sightline.data.draws import generator
 from sightline.evals.accuracy import Classification, evaluate
 from sightline.evals.episodic import episodes
 from sightline.evals.extraction import extract
 from sightline.evals.few_shot import fewshot
+from sightline.evals.ground_truth import foreground
+from sightline.evals.reid import retrieval
 from sightline.evals.vtab_protocol import vtab
 from sightline.models.construct import Model, resize
 from sightline.observe.identity import identify
-from sightline.spec import Result
 from sightline.studies.claims import verdicts
+from sightline.studies.engine.analyses import analyze, curves, flat, packed
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.networks import trained
 from sightline.studies.engine.specs import Measurement
@@ -48,12 +50,13 @@ class Given:
 
 def measure(m: Measurement, store: Store) -> Numbers:
     """The numbers of one measurement, rounded to what means something."""
-    whole = m.name == "verdicts"  # its analyses ask scenes for masks
+    whole = m.name in ("verdicts", "figures", "retrieval")  # these ask scenes for masks
+    place = replace(m, name="verdicts") if m.name == "figures" else m
     given = Given(
         models=[trained(store, t) for t in m.models] if m.name != "course" else [],
         images=[open_images(i, store.path, masks=whole and i.name.startswith("scenes/")) for i in m.images],
         options=dict(m.options),
-        folder=store.folder(m),
+        folder=store.folder(place),
         courses=[store.result(t) for t in m.models],
     )
     return rounded(MEASURES[m.name](given))
@@ -120,7 +123,8 @@ def distances(g: Given) -> Numbers:
 def probes(g: Given) -> Numbers:
     """Accuracy of a probe by block, for every choice of tokens that the model has."""
     o = g.options
-    found = layer_probes({"": g.models[0]}, *g.images, shots=o["probe_shots"], seeds=o["draws"], batch=BATCH)
+    images = [of_classes(i, o.get("classes", ())) for i in g.images]
+    found = layer_probes({"": g.models[0]}, *images, shots=o["probe_shots"], seeds=o["draws"], batch=BATCH)
     curves = {name.removeprefix("; "): row[np.isfinite(row)] for name, row in zip(found.curves, found.accuracy)}
     return {"curves": curves}
 
@@ -139,8 +143,42 @@ def identify_blocks(model: Model) -> int:
 
 def similarity(g: Given) -> Numbers:
     """CKA of two models block by block, at equal relative depth."""
-    found = block_similarity({"": g.models[0]}, g.models[1], g.images[0], n=g.options["n"], batch=BATCH)
+    images = of_classes(g.images[0], g.options.get("classes", ()))
+    found = block_similarity({"": g.models[0]}, g.models[1], images, n=g.options["n"], batch=BATCH)
     return {"blocks": found.similarity[0]}
+
+
+def of_classes(images: Dataset, classes: tuple[int, ...]) -> Dataset:
+    """The images of some classes alone, numbered anew; all of them where none is named."""
+    if not classes:
+        return images
+    labels = np.asarray(images.labels)
+    rows = np.flatnonzero(np.isin(labels, classes))
+    numbers = np.searchsorted(np.sort(classes), labels[rows])
+    names = tuple(images.classes[c] for c in sorted(classes))
+    return Arrays(np.asarray(images.images(rows)), numbers, classes=names, name=images.name)
+
+
+def found_again(g: Given) -> Numbers:
+    """Mean average precision among images of the same individuals: by whole images, by patches that look like the
+    foreground, by the patches that are; and the first two by chance, with individuals shuffled."""
+    model, images = g.models[0], g.images[0]
+    tokens = extract(model, images, batch=BATCH, tokens="all")
+    whole = tokens.reduce("gap")
+    truth = foreground(images, model.image, tokens.grids[list(tokens.layers)[-1]])
+    shuffled = generator(0, "individuals by chance").permutation(len(images))
+
+    def precision(table: Any, **how: Any) -> float:
+        return float(retrieval(table, **how).summary()["mAP"])
+
+    by_chance = [replace(t, labels=np.asarray(t.labels)[shuffled]) for t in (whole, tokens)]
+    return {
+        "whole": precision(whole),
+        "patches": precision(tokens, matching="patches"),
+        "true patches": precision(tokens, matching="patches", select=truth | ~truth.any(1, keepdims=True)),
+        "whole by chance": precision(by_chance[0]),
+        "patches by chance": precision(by_chance[1], matching="patches"),
+    }
 
 
 def layers(g: Given) -> Numbers:
@@ -166,6 +204,12 @@ def own_minus_others(r: Localization) -> float:
     return float(np.nanmean((own - others)[inside.ravel()]))
 
 
+def places(g: Given) -> Numbers:
+    """CKA of every token of the last block with every patch (Raghu et al., figures 9 and 10)."""
+    found = localization(g.models[0], g.images[0], n=g.options["n"], batch=BATCH)
+    return {"maps": packed(flat(found.maps)), "grid": found.grid}
+
+
 def positions(g: Given) -> Numbers:
     """Similarity of position embeddings: decay with distance, the row and column effect, and that of a table that
     depends on distance alone and decays alike (a cubic in the distance, least squares over all pairs)."""
@@ -182,17 +226,8 @@ def positions(g: Given) -> Numbers:
 
 def judged(g: Given) -> Numbers:
     """Every analysis of the models and of the first beside each other, and what the claims' own statistics say."""
-    names, n = list(g.options["names"]), g.options["n"]
-    paths = []
-    for name, model in zip(names, g.models):
-        rows = look(model, g.images[0], g.folder / "look" / name, n=n, name=name)
-        paths += [g.folder / "look" / name / r.path for r in rows if r.path]
-    for name, model in zip(names[1:], g.models[1:]):
-        place = g.folder / "compare" / name
-        two = (names[0], name)
-        rows = compare(g.models[0], model, g.images[0], place, only=tuple(COMPARE), n=n, names=two)
-        paths += [place / r.path for r in rows if r.path]
-    found = verdicts([Result.load(path) for path in paths])
+    o = g.options
+    found = verdicts(analyze(g.folder, g.models, o["names"], g.images[0], n=o["n"], only=o.get("only", ())))
     prints = [identify(m).fingerprint for m in g.models]
     return {"verdicts": [row(v.plain(), prints) for v in found]}
 
@@ -201,6 +236,11 @@ def row(plain: Numbers, prints: list[str]) -> Numbers:
     """A verdict with its models by their place, and no fingerprint of weights."""
     kept = {k: plain[k] for k in ("claim", "source", "statement", "models", "note", "effects")}
     return {**kept, "of": [prints.index(f) if f in prints else -1 for f in plain["fingerprints"]]}
+
+
+def figures(g: Given) -> Numbers:
+    """The curves of the papers' figures, from the analyses that the verdicts rest on."""
+    return curves(analyze(g.folder, g.models, g.options["names"], g.images[0], n=g.options["n"]))
 
 
 MEASURES: dict[str, Callable[[Given], Numbers]] = {
@@ -215,6 +255,9 @@ MEASURES: dict[str, Callable[[Given], Numbers]] = {
     "similarity": similarity,
     "layers": layers,
     "own patch": own_patch,
+    "places": places,
     "positions": positions,
+    "retrieval": found_again,
     "verdicts": judged,
+    "figures": figures,
 }

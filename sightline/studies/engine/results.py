@@ -1,14 +1,20 @@
 """The results of a study as one small JSON file, and the verdicts that follow from it."""
 
-from collections.abc import Mapping
+import importlib.resources
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sightline.evals.interval import t95
+from sightline.spec import from_json
 from sightline.studies.definitions.table import STUDIES, get_study
-from sightline.studies.effects import holm
+from sightline.studies.effects import FEWEST_SEEDS, Effect, holm
 from sightline.studies.engine.specs import VERSION, Measurement, Training
 from sightline.studies.engine.store import Store, read, with_needs, write
-from sightline.studies.engine.study import Label, SeedNumbers
+from sightline.studies.engine.study import Decides, Label, SeedNumbers
 from sightline.studies.verdict import Verdict
 from sightline.training.run.identity import environment
 
@@ -64,13 +70,56 @@ def judge_results(path: str | Path) -> list[dict[str, Any]]:
     rows = []
     for d in study.decides:
         v = d.verdict(seeds)
-        controls = {
-            kind: plain_effect(q.effect(seeds))
-            for kind, q in (("null", d.null), ("control", d.control))
-            if q is not None
+        more = {
+            "controls": controls(d, seeds),
+            "constructed": constructed().get(f"{study.name}/{d.claim}", []),
+            "takes": takes(v),
+            "smoke": held["smoke"],
         }
-        rows.append(claim_row(v, study.name, study.scale, d.paper) | {"controls": controls, "smoke": held["smoke"]})
+        rows.append(claim_row(v, study.name, study.scale, d.paper) | more)
     return rows
+
+
+def controls(d: Decides, seeds: Sequence[SeedNumbers]) -> dict[str, dict[str, Any]]:
+    """The effects of a claim's controls: a null, for which it must not hold, a positive one, for which it must; and
+    for claims about trained networks what their untrained twins say."""
+    asked = (("null", d.null), ("positive control", d.control))
+    found = {kind: plain_effect(q.effect(seeds)) for kind, q in asked if q is not None}
+    if d.beside:
+        twins = replace(d, from_verdicts=d.beside).verdict(seeds)
+        for i, e in enumerate(twins.effects):
+            found["untrained twins" + f", {i + 1}" * (len(twins.effects) > 1)] = plain_effect(e)
+    return found
+
+
+@cache
+def constructed() -> dict[str, list[dict[str, str]]]:
+    """What the code says of numbers made up for each claim: a case that must hold, and one that must not. A test
+    computes the table again."""
+    text = (importlib.resources.files("sightline.studies.definitions") / "controls.json").read_text()
+    return dict(from_json(text))
+
+
+def takes(v: Verdict) -> str:
+    """What it would take to decide an undecided claim."""
+    if v.state != "undecided":
+        return ""
+    open_ = [e for e in v.effects if e.state == "undecided"]
+    if not open_ or not all(math.isfinite(e.low) for e in open_):
+        return f"To be decided it needs all its measurements for at least {FEWEST_SEEDS} training seeds."
+    most = max(seeds_needed(e) for e in open_)
+    if not math.isfinite(most):
+        return "The effect lies so near its bound that no number of seeds here would decide it."
+    return f"If the effect and its spread stay as they are, about {most:.0f} training seeds would decide it."
+
+
+def seeds_needed(e: Effect) -> float:
+    """Training seeds after which the interval no longer holds the edge nearest to the value."""
+    gap = abs(e.value - e.bound)
+    gap = abs(gap - e.margin) if e.side == "within" else gap
+    spread = (e.high - e.low) / 2 * math.sqrt(e.n) / t95(e.n - 1) if e.n > 1 else math.nan
+    wanted = (n for n in range(FEWEST_SEEDS, 1000) if t95(n - 1) * spread / math.sqrt(n) < gap)
+    return next(wanted, math.inf)
 
 
 def claim_row(v: Verdict, study: str, scale: str, paper: str) -> dict[str, Any]:

@@ -10,11 +10,15 @@ from sightline.studies.definitions.table import get_study
 from sightline.studies.engine.local import run_local
 from sightline.studies.engine.results import write_results
 from sightline.studies.engine.slurm import Cluster, run_slurm
-from sightline.studies.engine.specs import Task, Training
+from sightline.studies.engine.specs import Measurement, Task, Training
 from sightline.studies.engine.store import Store, read, with_needs, write
 from sightline.studies.engine.study import Study, check_seeds
 
 SMOKE_SEEDS = 2
+PER_IMAGE = {"bit": 2.1e-3}  # seconds of one core for an image of 24 px in training, by the model's family
+OTHER_MODELS = 1.7e-3
+SECONDS = {"verdicts": 60.0, "suite": 60.0, "probes": 11.0, "top tokens": 20.0}  # of one core, measured
+OTHERS = 5.0  # seconds of any other measurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ def run_studies(
     `seeds`: a number or a list; by default the study's own. `only` restricts axes to some of their levels. `jobs`
     processes with one thread each share the work on this machine; `on=sl.studies.Cluster()` gives it to Slurm. After
     `minutes` nothing new is started and trainings save. Everything is kept under `out`: runs that two studies share
-    are trained once.
+    are trained once. In a script, call it under `if __name__ == "__main__":`, as everything that starts processes.
 
     >>> sl.studies.run_studies(["dta"])
     Traceback (most recent call last):
@@ -135,9 +139,9 @@ def status_row(store: Store, started: Started, jobs: int) -> dict[str, Any]:
     left = 0.0
     for kind in (True, False):
         same = [t for t in tasks if isinstance(t, Training) == kind]
-        known = [spent[t.key] for t in same if t.key in spent]
-        missing = sum(states[t.key] != "done" for t in same)
-        left += missing * (sum(known) / len(known)) if known else missing and float("nan")
+        known = [t for t in same if spent.get(t.key, 0) > 0]
+        factor = sum(spent[t.key] for t in known) / sum(map(expected, known)) if known else 1.0
+        left += factor * sum(expected(t) for t in same if states[t.key] != "done")
     failed = [t for t in tasks if states[t.key] == "failed"]
     count = {k: [t for t in tasks if isinstance(t, Training) == k] for k in (True, False)}
     done = {k: sum(states[t.key] == "done" for t in rows) for k, rows in count.items()}
@@ -152,3 +156,14 @@ def status_row(store: Store, started: Started, jobs: int) -> dict[str, Any]:
         "hours left": round(left / 3600 / jobs, 2),
         "first failure": store.reason(failed[0]) if failed else "",
     }
+
+
+def expected(task: Task) -> float:
+    """Seconds of one core that a task takes about, from the images it sees; what is done corrects it for the models and
+    the machine."""
+    if isinstance(task, Measurement):
+        return SECONDS.get(task.name, OTHERS)
+    if task.recipe is None:
+        return 1.0
+    each = PER_IMAGE.get(task.model.partition("-")[0], OTHER_MODELS) * (task.images.size / 24) ** 2
+    return each * task.recipe.total_steps(task.images.num or 50_000) * task.recipe.batch

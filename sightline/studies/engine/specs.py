@@ -30,6 +30,7 @@ class Images:
     size: int = 32
     seed: int = 0  # of scenes, or of the choice of a subset
     permuted: int = 0  # side of the patches that one fixed permutation moves; 0: none
+    tail: int = 0  # how much larger the first class is than the last, with sizes falling geometrically; 0: as they are
 
     def smoke(self) -> "Images":
         """A few of them; what differed in number still does."""

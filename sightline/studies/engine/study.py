@@ -85,6 +85,13 @@ def seed_noise(steps: Sequence[float]) -> list[float]:
     return [(h - middle) * (-1) ** i for i, h in enumerate(heights)]
 
 
+def seed_null(what: str, of: Statistic, *, side: Side = "above", step: float = 0.0) -> Question:
+    """The null of a difference: a number of one training against that of the same training with another seed."""
+    return Question(
+        what=f"{what}, minus another seed", of=lambda s: of(s) - of(s.next()), side=side, step=step, noise=True
+    )
+
+
 def value_of(statistic: Statistic, s: SeedNumbers) -> float:
     """A statistic of one seed; NaN where a number is missing."""
     try:
@@ -108,6 +115,7 @@ class Decides:
     null: Question | None = None
     control: Question | None = None
     from_verdicts: str = ""  # the measurement whose verdicts on each seed's models are pooled
+    beside: str = ""  # another such measurement, of models for which the claim is not made: the untrained twins
 
     def verdict(self, seeds: Sequence[SeedNumbers]) -> Verdict:
         """What the numbers say."""

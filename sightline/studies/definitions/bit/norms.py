@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sightline.studies.definitions.settings import BATCH, CIFAR, CIFAR_TEST, LR, STEPS, accuracy, training
+from sightline.studies.definitions.settings import BATCH, CIFAR, CIFAR_TEST, GUESS, LR, STEPS, accuracy, training
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
@@ -66,6 +66,7 @@ STUDY = Study(
                 of=lambda s: s.accuracy(norm="GN+WS", batch=LARGE) - s.next().accuracy(norm="GN+WS", batch=LARGE),
                 noise=True,
             ),
+            control=Question(what="accuracy, GN+WS", of=lambda s: s.accuracy(norm="GN+WS", batch=LARGE), bound=GUESS),
         ),
         Decides(
             claim="B3",
@@ -81,6 +82,10 @@ STUDY = Study(
                 what="mean over scenes-vtab, GN+WS minus GN+WS of another seed",
                 of=lambda s: transfer(s, "GN+WS") - transfer(s.next(), "GN+WS"),
                 noise=True,
+            ),
+            control=Question(
+                what="accuracy of GN+WS, in small batches minus a guess",
+                of=lambda s: s.accuracy(norm="GN+WS", batch=SMALL) - GUESS,
             ),
         ),
     ),

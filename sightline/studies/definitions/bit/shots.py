@@ -6,7 +6,7 @@ from functools import partial
 from sightline.studies.definitions.settings import few_shot
 from sightline.studies.definitions.vit.data import MUCH, OTHER, OTHER_TEST, train
 from sightline.studies.engine.specs import Measurement
-from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
+from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study, seed_null
 
 FAMILIES = ("ViT", "BiT", "hybrid")
 WAYS, SHOTS = (2, 5, 10), (1, 5)
@@ -28,6 +28,15 @@ def more_shots(s: SeedNumbers, family: str, of: str = "accuracy") -> float:
 def fewer_ways(s: SeedNumbers, family: str) -> float:
     found = s("episodes", family=family)["accuracy"]
     return float(sum(a - b for a, b in zip(found[0], found[-1])) / len(found[0]))
+
+
+def easiest(s: SeedNumbers, family: str) -> float:
+    """Fewest ways, most shots; a guess is right half of the time."""
+    return float(s("episodes", family=family)["accuracy"][0][-1])
+
+
+def hardest(s: SeedNumbers, family: str) -> float:
+    return float(s("episodes", family=family)["accuracy"][-1][0])
 
 
 def support(s: SeedNumbers, family: str) -> float:
@@ -71,6 +80,7 @@ STUDY = Study(
                 ),
                 noise=True,
             ),
+            control=Question(what="2-way 5-shot accuracy, BiT", of=lambda s: easiest(s, "BiT"), bound=1 / WAYS[0]),
         ),
         Decides(
             claim="B6",
@@ -84,6 +94,8 @@ STUDY = Study(
                     Question(what=f"5-shot minus 1-shot accuracy, {f}", of=partial(support, family=f)),
                 )
             ),
+            null=seed_null("10-way 1-shot accuracy, ViT", lambda s: hardest(s, "ViT")),
+            control=Question(what="2-way 5-shot accuracy, ViT", of=lambda s: easiest(s, "ViT"), bound=1 / WAYS[0]),
         ),
     ),
 )

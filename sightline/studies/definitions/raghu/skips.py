@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from statistics import fmean
 
-from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, accuracy, training
+from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, GUESS, accuracy, training
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
@@ -84,6 +84,7 @@ STUDY = Study(
                 side="below",
                 noise=True,
             ),
+            control=Question(what="accuracy, intact", of=lambda s: s.accuracy(removed=INTACT), bound=GUESS),
         ),
     ),
 )

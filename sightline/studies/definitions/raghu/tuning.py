@@ -74,6 +74,10 @@ STUDY = Study(
                 of=lambda s: thirds(s("to other seed", task="none")["blocks"])[0],
                 bound=0.9,
             ),
+            control=Question(
+                what="CKA before and after tuning minus that with another seed, lowest third",
+                of=lambda s: mean(s, NEAR + FAR)[0] - thirds(s("to other seed", task="none")["blocks"])[0],
+            ),
         ),
     ),
 )

@@ -1,7 +1,7 @@
 """Accuracy at equal compute, and what to make larger (ViT, figures 5 and 8)."""
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from sightline.models.construct import build
@@ -22,16 +22,23 @@ SMALLEST, USUAL, LARGEST = BUDGETS
 POINT = 0.01
 
 
-def macs(family: str, changes: dict[str, Any]) -> int:
+@cache
+def macs(model: str) -> int:
     """Multiply-adds of one image."""
+    family, changes = family_of(model)
     name, own = MODELS[family]
     return cost(build(name, classes=10, size=SIZE, device="meta", **{**own, **changes})).macs
 
 
+def family_of(model: str) -> tuple[str, dict[str, Any]]:
+    """A model as a family with changes."""
+    return ("ViT", SHAPES[model]) if model in SHAPES else (model, {})
+
+
 def train(model: str, budget: float, seed: int) -> Training:
     """As many steps as the budget pays for."""
-    family, changes = ("ViT", SHAPES[model]) if model in SHAPES else (model, {})
-    steps = round(STEPS * budget * macs("ViT", {}) / macs(family, changes))
+    family, changes = family_of(model)
+    steps = round(STEPS * budget * macs("ViT") / macs(model))
     return training(family, CIFAR, seed=seed, changes=changes, steps=steps, batch=BATCH)
 
 
@@ -128,6 +135,10 @@ STUDY = Study(
                 what="accuracy at budget 1, ViT minus another seed",
                 of=lambda s: s.accuracy(model="ViT", budget=USUAL) - s.next().accuracy(model="ViT", budget=USUAL),
                 noise=True,
+            ),
+            control=Question(
+                what="accuracy of the ViT, budget 2 minus 0.5",
+                of=lambda s: s.accuracy(model="ViT", budget=LARGEST) - s.accuracy(model="ViT", budget=SMALLEST),
             ),
         ),
     ),

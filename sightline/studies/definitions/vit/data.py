@@ -6,6 +6,7 @@ from dataclasses import replace
 from sightline.studies.definitions.settings import (
     CIFAR,
     CIFAR_TEST,
+    GUESS,
     LEARN,
     SIZE,
     TEST,
@@ -151,6 +152,10 @@ STUDY = Study(
                 of=lambda s: five_shot(s, "BiT", LITTLE) - five_shot(s.next(), "BiT", LITTLE),
                 noise=True,
             ),
+            control=Question(
+                what="accuracy of the BiT on its own task, 50,000 minus 1,000 images",
+                of=lambda s: s.accuracy(family="BiT", images=MUCH) - s.accuracy(family="BiT", images=LITTLE),
+            ),
         ),
         Decides(
             claim="C6",
@@ -194,6 +199,13 @@ STUDY = Study(
                 of=lambda s: top(s, "ViT") - top(s.next(), "ViT"),
                 noise=True,
             ),
+            control=Question(
+                what="CKA of the full-data ViT with another seed, minus with its untrained twin, top third",
+                of=lambda s: (
+                    thirds(s("to other seed", family="ViT", images=MUCH)["blocks"])[1]
+                    - thirds(s("untrained to full data", family="ViT", images=MUCH)["blocks"])[1]
+                ),
+            ),
         ),
         Decides(
             claim="C21",
@@ -215,6 +227,9 @@ STUDY = Study(
                 of=lambda s: middle(s, "ViT", MUCH) - middle(s.next(), "ViT", MUCH),
                 noise=True,
             ),
+            control=Question(
+                what="probe of the middle block, 50,000 images, ViT", of=lambda s: middle(s, "ViT", MUCH), bound=GUESS
+            ),
         ),
         Decides(
             claim="B1",
@@ -235,6 +250,12 @@ STUDY = Study(
                 what="gain of the larger BiT at 50,000 images, minus that of another seed",
                 of=lambda s: size_gain(s, "BiT", MUCH) - size_gain(s.next(), "BiT", MUCH),
                 noise=True,
+            ),
+            control=Question(
+                what="accuracy of the large BiT, 50,000 minus 1,000 images",
+                of=lambda s: (
+                    s.accuracy(family="large BiT", images=MUCH) - s.accuracy(family="large BiT", images=LITTLE)
+                ),
             ),
         ),
     ),

@@ -69,6 +69,11 @@ STUDY = Study(
                 step=1 / len(RATES),
                 noise=True,
             ),
+            control=Question(
+                what="share of learning rates that train, pre-norm",
+                of=lambda s: learned(s, "pre-norm"),
+                step=1 / len(RATES),
+            ),
         ),
     ),
 )

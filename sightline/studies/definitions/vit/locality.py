@@ -6,7 +6,7 @@ from dataclasses import replace
 from sightline.studies.definitions.settings import CIFAR_TEST, accuracy
 from sightline.studies.definitions.vit.data import LITTLE, MUCH, train
 from sightline.studies.engine.specs import Measurement
-from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
+from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study, seed_null
 
 PATCH = 4
 POINT = 0.01
@@ -69,6 +69,14 @@ STUDY = Study(
                     margin=POINT,
                 ),
                 Question(what="the same, 50,000 images", of=lambda s: loss(s, MUCH), side="within", margin=POINT),
+            ),
+            null=seed_null("BiT minus ViT, in order, 1,000 images", lambda s: gap(s, LITTLE, "in order")),
+            control=Question(
+                what="accuracy of the BiT in order, 50,000 minus 1,000 images",
+                of=lambda s: (
+                    s.accuracy(family="BiT", images=MUCH, patches="in order")
+                    - s.accuracy(family="BiT", images=LITTLE, patches="in order")
+                ),
             ),
         ),
     ),

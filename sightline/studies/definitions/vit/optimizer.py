@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, LR, accuracy, few_shot, training
+from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, GUESS, LR, accuracy, few_shot, training
 from sightline.studies.definitions.vit.data import OTHER, OTHER_TEST
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
@@ -53,6 +53,9 @@ STUDY = Study(
                 what="mean over scenes-vtab, SGD minus another seed",
                 of=lambda s: transfer(s, "SGD") - transfer(s.next(), "SGD"),
                 noise=True,
+            ),
+            control=Question(
+                what="accuracy on CIFAR-10 itself, SGD", of=lambda s: s.accuracy(optimizer="SGD"), bound=GUESS
             ),
         ),
     ),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sightline.studies.definitions.settings import (
     CIFAR,
     CIFAR_TEST,
+    GUESS,
     LEARN,
     LR,
     TEST,
@@ -15,7 +16,7 @@ from sightline.studies.definitions.settings import (
     untrained,
 )
 from sightline.studies.engine.specs import Measurement, Training
-from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
+from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study, seed_null
 
 RATES = tuple(LR["ViT"] * factor for factor in (1, 2, 1 / 2, 1 / 4))
 USUAL = RATES[0]  # the rate at which representations are compared
@@ -34,6 +35,7 @@ def measure(pool: str, rate: float, seed: int) -> Iterator[tuple[str, Measuremen
         return
     yield "own patch", own_patch(model)
     yield "untrained own patch", own_patch(untrained(model))
+    yield "places", Measurement(name="places", models=(model,), images=(CIFAR_TEST,), options=(("n", 1024),))
     yield "probes", probes(model, LEARN, TEST)
     tokens = (("probe_shots", 50),)
     yield "top tokens", Measurement(name="top tokens", models=(model,), images=(LEARN, TEST), options=tokens)
@@ -79,8 +81,11 @@ def middle(values: list[float]) -> float:
 
 def early(s: SeedNumbers) -> float:
     """GAP model, a third of the way up: its mean minus its first token."""
-    mean, first = curve(s, "gap", "mean of patches"), curve(s, "gap", "first token")
-    return mean[len(mean) // 3] - first[len(first) // 3]
+    return lower_third(curve(s, "gap", "mean of patches")) - lower_third(curve(s, "gap", "first token"))
+
+
+def lower_third(values: list[float]) -> float:
+    return values[len(values) // 3]
 
 
 def gap_twin(s: SeedNumbers) -> list[float]:
@@ -127,6 +132,7 @@ STUDY = Study(
                 side="below",
                 noise=True,
             ),
+            control=Question(what="accuracy at the best rate of CLS", of=lambda s: best(s, "cls"), bound=GUESS),
         ),
         Decides(
             claim="C16",
@@ -141,6 +147,10 @@ STUDY = Study(
             null=Question(
                 what="the same of the untrained twins",
                 of=lambda s: own(s, "cls", "untrained own patch") - own(s, "gap", "untrained own patch"),
+            ),
+            control=Question(
+                what="CKA with the own patch minus with others, untrained CLS: skips carry every patch to the top",
+                of=lambda s: own(s, "cls", "untrained own patch"),
             ),
         ),
         Decides(
@@ -158,6 +168,11 @@ STUDY = Study(
                 what="probe of single tokens at the top, GAP minus GAP of another seed",
                 of=lambda s: s("top tokens", pool="gap")["accuracy"] - s.next()("top tokens", pool="gap")["accuracy"],
                 noise=True,
+            ),
+            control=Question(
+                what="probe of single tokens at the top, GAP",
+                of=lambda s: s("top tokens", pool="gap")["accuracy"],
+                bound=GUESS,
             ),
         ),
         Decides(
@@ -189,6 +204,13 @@ STUDY = Study(
                     of=lambda s: curve(s, "cls", "class token")[-1] - curve(s, "cls", "mean of patches")[-1],
                 ),
             ),
+            null=seed_null(
+                "GAP model, a third of the way up, mean", lambda s: lower_third(curve(s, "gap", "mean of patches"))
+            ),
+            control=Question(
+                what="CLS model, class token, last minus first block",
+                of=lambda s: curve(s, "cls", "class token")[-1] - curve(s, "cls", "class token")[0],
+            ),
         ),
         Decides(
             claim="C19",
@@ -208,6 +230,11 @@ STUDY = Study(
                 of=lambda s: s("to other seed")["blocks"][-1] - s.next()("to other seed")["blocks"][-1],
                 side="below",
                 noise=True,
+            ),
+            control=Question(
+                what="CKA with a CLS model of another seed, first block",
+                of=lambda s: s("to other seed")["blocks"][0],
+                bound=0.5,
             ),
         ),
     ),

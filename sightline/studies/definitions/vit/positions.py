@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import hypot
 
-from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, LR, accuracy, training, untrained
+from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, GUESS, LR, accuracy, training, untrained
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
@@ -54,6 +54,10 @@ def spread(s: SeedNumbers) -> float:
 
 def pattern(s: SeedNumbers, rate: float) -> list[float]:
     return [x for row in s("positions", position="1d", rate=rate)["tiles"] for x in row]
+
+
+def untrained_pattern(s: SeedNumbers) -> list[float]:
+    return [x for row in s("untrained positions", position="1d")["tiles"] for x in row]
 
 
 def apart(a: list[float], b: list[float]) -> float:
@@ -107,6 +111,7 @@ STUDY = Study(
                 of=lambda s: s.accuracy(position="1d") - s.next().accuracy(position="1d"),
                 noise=True,
             ),
+            control=Question(what="accuracy with none", of=lambda s: s.accuracy(position="none"), bound=GUESS),
         ),
         Decides(
             claim="V13",
@@ -123,6 +128,10 @@ STUDY = Study(
                 what="the same between seeds at the first rate minus at the first rate once more",
                 of=lambda s: between_seeds(s) - between_seeds(s.next()),
                 noise=True,
+            ),
+            control=Question(
+                what="distance of the patterns, from the untrained table minus between two seeds",
+                of=lambda s: apart(pattern(s, RATES[0]), untrained_pattern(s)) - between_seeds(s),
             ),
         ),
         Decides(
@@ -141,6 +150,11 @@ STUDY = Study(
             null=Question(
                 what="the row and column effect of the untrained twin",
                 of=lambda s: beyond_distance(s, "untrained positions"),
+            ),
+            control=Question(
+                what="rank correlation of similarity and distance, trained minus untrained",
+                of=lambda s: s("positions", position="1d")["decay"] - s("untrained positions", position="1d")["decay"],
+                side="below",
             ),
         ),
     ),

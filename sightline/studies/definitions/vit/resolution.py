@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, LR, SIZE, STEPS, accuracy, recipe, training
+from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, GUESS, LR, SIZE, STEPS, accuracy, recipe, training
 from sightline.studies.engine.specs import Measurement, Training
-from sightline.studies.engine.study import Decides, Question, Study
+from sightline.studies.engine.study import Decides, Question, Study, seed_null
 
 ABOVE, HIGH = 28, 32
 TUNED = STEPS // 5
@@ -71,6 +71,10 @@ STUDY = Study(
                     what="accuracy without tuning, at 28 px minus at 24 px",
                     of=lambda s: s.accuracy(size=ABOVE, tuned="no") - s.accuracy(size=SIZE, tuned="no"),
                 ),
+            ),
+            null=seed_null("accuracy without tuning at 24 px", lambda s: s.accuracy(size=SIZE, tuned="no")),
+            control=Question(
+                what="accuracy without tuning at 28 px", of=lambda s: s.accuracy(size=ABOVE, tuned="no"), bound=GUESS
             ),
         ),
     ),

@@ -1,0 +1,79 @@
+"""Write the atlas, and the statuses in docs/papers.md, from docs/studies: `python docs/tools/claims.py`."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import sightline as sl
+
+PAGE, RESULTS, ATLAS = Path("docs/papers.md"), Path("docs/studies"), Path("docs/gallery/atlas.html")
+STATES = ("holds", "does not hold", "undecided")
+# "ready: study data (V1, V2)" before there are results, "[study data](...): V1 holds, V2 undecided" from then on
+READY = re.compile(r"ready: study (?P<study>[\w-]+)(?: \((?P<claims>[^)]*)\))?")
+STUDIED = re.compile(r"\[studied\]\([^)]*#study-(?P<study>[\w-]+)\): (?P<said>[^|;]*\))")
+SAID = re.compile(rf"(?P<claim>[^,]+?) (?:{'|'.join(STATES)})(?: \([^)]*\))?(?:, |$)")
+Rows = Mapping[tuple[str, str], Mapping[str, Any]]  # by study and claim
+
+
+def fill(text: str, rows: Rows) -> str:
+    """The page with what the studies say in the place of what they will."""
+    return "\n".join(fill_line(line, rows) for line in text.split("\n"))
+
+
+def fill_line(line: str, rows: Rows) -> str:
+    if not line.startswith("|"):
+        return line
+    own = line.strip("| ").split(" | ")[0]
+
+    def ready(found: re.Match[str]) -> str:
+        named = [c.strip() for c in (found["claims"] or own).split(",")]
+        return status(found["study"], named, rows) or found[0]
+
+    def studied(found: re.Match[str]) -> str:
+        named = [m["claim"].strip() for m in SAID.finditer(found["said"].strip())]
+        return status(found["study"], named, rows) or found[0]
+
+    return READY.sub(ready, STUDIED.sub(studied, line))
+
+
+def status(study: str, claims: Iterable[str], rows: Rows) -> str:
+    """What a study says of claims; empty where it has no results."""
+    known = [(claim, rows[study, claim]) for claim in claims if (study, claim) in rows]
+    if not known:
+        return ""
+    said = ", ".join(f"{claim} {row['state']} ({numbers(row)})" for claim, row in known)
+    return f"[studied](gallery/atlas.html#study-{study}): {said}"
+
+
+def numbers(row: Mapping[str, Any]) -> str:
+    """Seeds, and the effect that decides."""
+    effects = sorted(row["effects"], key=lambda e: ("does not hold", "undecided", "holds").index(e["state"]))
+    if not effects or not math.isfinite(effects[0]["value"]):
+        return "not measured yet"
+    e = effects[0]
+    known = math.isfinite(e["low"])
+    found = f"{e['value']:.3g}" + (f" [{e['low']:.3g} to {e['high']:.3g}]" if known else "")
+    return f"{row['seeds']} seeds: {sl.spec.legible(found)}"
+
+
+def headline(rows: Iterable[Mapping[str, Any]], hours: float) -> str:
+    """One sentence for README."""
+    states = Counter(row["state"] for row in rows)
+    counts = f"{states['holds']} hold, {states['does not hold']} do not, {states['undecided']} are undecided"
+    return f"Of {sum(states.values())} claims, over training seeds of small models, {counts} ({hours:.1f} core-hours)."
+
+
+def main() -> None:
+    judged = sl.studies.judge_folder(RESULTS)
+    sl.report.write_atlas(RESULTS, ATLAS)
+    rows = {(row["study"], row["claim"]): row for row in judged if not row["smoke"]}
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    spent = [sl.spec.from_json(path.read_text()) for path in sorted(RESULTS.glob("*.spent.json"))]
+    print(headline(rows.values(), sum(s.get("core_hours", 0.0) for s in spent)))
+
+
+if __name__ == "__main__":
+    main()

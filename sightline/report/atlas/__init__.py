@@ -1,0 +1,1 @@
+"""The atlas: every claim that studies have decided, on one page."""

@@ -1,0 +1,85 @@
+"""The three questions that the ViT paper leaves open, answered from the verdicts: a paragraph each."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sightline.spec import legible
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AnswerPart:
+    """One claim that bears on a question: what it says, and what follows if it holds."""
+
+    claim: str
+    that: str
+    so: str = ""
+
+    def sentence(self, rows: Sequence[Row]) -> str:
+        """What the study found, with the effect that decides it; says so where nothing was measured."""
+        row = next((r for r in rows if r["claim"] == self.claim and not r["smoke"]), None)
+        effect = None if row is None else deciding(row)
+        if row is None or effect is None or not math.isfinite(effect["value"]):
+            return f"{self.claim} is not measured yet."
+        known = math.isfinite(effect["low"])
+        found = f"{effect['value']:.3g}" + (f" [{effect['low']:.3g}, {effect['high']:.3g}]" if known else "")
+        numbers = f"({self.claim}: {effect['what']}, {legible(found)})"
+        match row["state"]:
+            case "holds":
+                return f"{self.that[0].upper()}{self.that[1:]}{f', so {self.so}' if self.so else ''} {numbers}."
+            case "does not hold":
+                return f"It is not found that {self.that} {numbers}."
+        return f"Undecided is whether {self.that} {numbers}."
+
+
+def deciding(row: Row) -> dict[str, Any] | None:
+    """The effect that a verdict rests on: a refuted one, else an undecided one, else the weakest."""
+    order = ("does not hold", "undecided", "holds")
+    return min(row["effects"], key=lambda e: (order.index(e["state"]), margin(e)), default=None)
+
+
+def margin(e: Mapping[str, Any]) -> float:
+    """How far an effect is on the claimed side of its bound, in half widths of its interval."""
+    half = (e["high"] - e["low"]) / 2
+    gap = e["value"] - e["bound"]
+    inside = {"above": gap, "below": -gap}.get(e["side"], e["margin"] - abs(gap))
+    return inside / half if math.isfinite(half) and half > 0 else math.nan
+
+
+QUESTIONS: dict[str, tuple[AnswerPart, ...]] = {
+    "Does the residual connection of a Transformer act like that of a CNN?": (
+        AnswerPart("C11", "skip connections carry more in the ViT than in the CNN", "they do not act alike"),
+        AnswerPart(
+            "C9",
+            "the skips of the ViT, and not those of the CNN, keep a token's own patch dominant in its receptive field",
+        ),
+        AnswerPart("C13", "the layers before and after a block come apart where its skips are removed"),
+    ),
+    "Is the class token learned like the other tokens?": (
+        AnswerPart(
+            "C10",
+            "the class token passes through skips more than the patches do up to some depth, and less from there on",
+            "it is not treated like them",
+        ),
+        AnswerPart(
+            "C12", "late changes of the class token come from the MLP, and its cosines cross over as its ratios"
+        ),
+        AnswerPart(
+            "C17", "the other tokens at the top predict the class poorly, and well where training averages them"
+        ),
+    ),
+    "Do models with a class token and with average pooling learn the same representation?": (
+        AnswerPart("V5", "both reach the same accuracy, each at its own learning rate"),
+        AnswerPart("C19", "block by block both agree up to the middle and differ at the end", "they do not"),
+        AnswerPart("C16", "average pooling loses where each token came from"),
+        AnswerPart("C18", "probes by block follow the five curves of the paper, equal at the end"),
+    ),
+}
+
+
+def answers(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Each question with its paragraph."""
+    return [(question, " ".join(part.sentence(rows) for part in parts)) for question, parts in QUESTIONS.items()]

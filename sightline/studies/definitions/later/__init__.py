@@ -1,0 +1,1 @@
+"""Studies of questions that the papers raise for applications."""

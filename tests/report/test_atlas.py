@@ -1,0 +1,85 @@
+"""The atlas: one page from JSON files alone, whole with whole results, and honest with partial ones."""
+
+import re
+
+import pytest
+
+import sightline as sl
+from sightline.report.atlas.answers import answers
+from sightline.report.atlas.figures import FIGURES
+from sightline.report.atlas.page import figures
+from tests.studies.made_up import write_all
+
+DRAWN = ("data", "positions", "pooling", "skips", "seeing")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Made-up results of the studies that draw figures; compute, whose plan takes seconds, is missing."""
+    place = tmp_path_factory.mktemp("results")
+    write_all(place, DRAWN)
+    return place
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return sl.report.write_atlas(folder, folder / "atlas.html").read_text()
+
+
+def test_every_figure_is_drawn_from_the_numbers_or_called_not_measured(folder):
+    drawn = {f["source"]: len(f["panels"]) for f in figures(folder)}
+    missing = {f.source for f in FIGURES if f.study not in DRAWN}
+    assert {source for source, count in drawn.items() if not count} == missing
+    papers = {"ViT": {3, 4, 5, 7, 8, 9, 10, 11}, "BiT": {5}, "Raghu et al.": set(range(1, 14))}
+    for paper, numbers in papers.items():
+        named = {int(n) for f in FIGURES if f.source.startswith(paper) for n in re.findall(r"\b\d+\b", f.source)}
+        assert numbers <= named
+
+
+def test_the_page_has_every_claim_with_its_controls_and_opens_from_disk(page):
+    assert len(page) < 10_000_000
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
+    for study in DRAWN:
+        for d in sl.studies.get_study(study).decides:
+            place = re.sub(r"\W+", "-", f"{d.claim}-{study}")
+            assert f'id="{place}"' in page
+            assert f'href="#{place}"' in page
+    claim = page[page.index('id="V1-data"') :]
+    claim = claim[: claim.index("</section>")]
+    for words in (
+        "The paper: ImageNet",
+        "Here: ViT, BiT",
+        "null: ",
+        "positive control: ",
+        "On constructed numbers",
+        "Holm",
+    ):
+        assert words in claim
+    assert "wrong decisions" in page
+
+
+def test_open_questions_are_answered_from_numbers_or_not_at_all(folder):
+    said = dict(answers(sl.studies.judge_folder(folder)))
+    assert len(said) == 3
+    same = said["Do models with a class token and with average pooling learn the same representation?"]
+    assert "differ at the end, so they do not (C19: " in same
+    assert "not measured" not in same
+    assert "C11 is not measured yet." in said["Does the residual connection of a Transformer act like that of a CNN?"]
+
+
+def test_an_undecided_claim_says_what_it_would_take(folder):
+    rows = {row["claim"]: row for row in sl.studies.judge_folder(folder)}
+    assert rows["V1"]["takes"] == ""
+    assert "at least 3 training seeds" in rows["C11"]["takes"]
+
+
+def test_rows_for_machines(folder, capsys):
+    from sightline.cli import main
+
+    main(["study", "report", str(folder), "--json"])
+    rows = sl.spec.from_json(capsys.readouterr().out)
+    assert len(rows) == sum(len(sl.studies.get_study(name).decides) for name in DRAWN)
+    for row in rows:
+        assert {"claim", "state", "seeds", "scale", "effects"} <= row.keys()
+        assert row["state"] in ("holds", "does not hold", "undecided")
+        assert all({"value", "low", "high", "bound"} <= e.keys() for e in row["effects"])
