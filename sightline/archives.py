@@ -1,7 +1,8 @@
-"""Archives of arrays (.npz) that Sightline writes and reads back: bounded by what they declare, every bit checked."""
+"""Arrays (.npy) and archives of them (.npz) that Sightline writes and reads back: sizes bounded, every bit checked."""
 
 import io
 import math
+import os
 import re
 import struct
 import tokenize
@@ -15,12 +16,54 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from sightline.untrusted import open_regular, printable
+
 ROOM, RATIO = 2**30, 8  # what compressed members may unfold to: 1 GiB and 8 times the file
 HEADER_LIMIT = 10_000  # bytes of one array's header
+SEALED = b"xxh3 "
 SEAL = re.compile(rb"xxh3 ([0-9a-f]{16})")  # the comment at the very end: a checksum of all bytes before its digits
 # what zipfile, zlib and NumPy's header parser raise on damaged input
 ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
 FAULTS = (*ZIP_FAULTS, tokenize.TokenError, SyntaxError, TypeError, ArithmeticError, struct.error)
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an .npy with a checksum behind the values, where NumPy does not look."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    with path.open("rb") as file:
+        digest = _digest(file, path.stat().st_size)
+    with path.open("ab") as file:
+        file.write(SEALED + digest)
+
+
+def map_array(path: str | Path) -> NDArray[Any]:
+    """An array in a file, mapped, its checksum compared where there is one (version 0.2.0 wrote none).
+
+    ValueError says what is wrong, whatever it is.
+    """
+    try:
+        with open_regular(path) as file:
+            shape, fortran, dtype = read_array_header(file)
+            start, size = file.tell(), os.fstat(file.fileno()).st_size
+            length = math.prod(shape) * dtype.itemsize
+            if dtype.hasobject or any(n < 0 for n in shape) or size - start - length not in (0, len(SEALED) + 16):
+                raise ValueError(f"{size - start} bytes are no {dtype} {shape}")
+            file.seek(0)
+            if size - start > length and _digest(file, start + length) != file.read()[len(SEALED) :]:
+                raise ValueError("its checksum differs")
+    except FAULTS as error:
+        raise ValueError(f"{printable(path)} is damaged, or no array ({error!s:.200}).") from error
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C") if length else np.empty(shape, dtype)
+
+
+def _digest(file: IO[bytes], size: int) -> bytes:
+    """Of the next bytes of a file."""
+    digest = xxhash.xxh3_64()
+    while size and (piece := file.read(min(size, 1 << 20))):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.hexdigest().encode()
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
@@ -36,7 +79,8 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) ->
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """Every array of an .npz, with nothing unpickled. ValueError says what is wrong, whatever it is."""
     try:
-        raw = Path(path).read_bytes()
+        with open_regular(path) as file:
+            raw = file.read()
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             _check_seal(raw, archive.comment)
             check_claims(archive, len(raw))

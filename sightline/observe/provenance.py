@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sightline.files import read_text
 from sightline.observe.identity import plan_of, source
 from sightline.observe.model import ObservedModel
 from sightline.spec import from_json
@@ -23,10 +24,10 @@ def training_of(model: Any) -> TrainingFacts | None:
     place = Path(source(model))
     for folder in (place, place.parent):
         try:
-            about = from_json((folder / "run.json").read_text())
+            about = from_json(read_text(folder / "run.json"))
             data = about["data"]
             return TrainingFacts(data=str(data["name"]), images=int(data["train"]), seed=int(about["seed"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return None
 

@@ -1,11 +1,14 @@
 """Repositories of the Hugging Face Hub, downloaded by huggingface_hub into its own cache."""
 
+import logging
 from pathlib import Path
 
 from sightline.data.download import has_checksum
 from sightline.data.errors import FetchError, UnreachableError
+from sightline.untrusted import printable
 from sightline.weights.report import WeightsError
 
+log = logging.getLogger("sightline.weights")
 CONFIGS = ["config.json", "preprocessor_config.json"]
 
 
@@ -29,6 +32,11 @@ def download_repository(repository: str, revision: str | None = None, *, sha256:
     except Exception as error:  # the hub raises a dozen types from three libraries
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise UnreachableError(f"The Hugging Face repository {repository} cannot be downloaded ({first}).") from error
+    if revision is None:
+        log.warning(
+            "%s is taken as its owner offers it today, for no revision of it is on record: hf:%s@%s names these files.",
+            *(repository, repository, printable(folder.name)),
+        )
     return folder
 
 
