@@ -25,10 +25,10 @@ KINDS, FIRST = ("write", "replace", "fsync"), 7
 def train(out: Path) -> None:
     import sightline as sl
 
-    data, val = sl.dataset("scenes/shape", num=96, size=16).split(0.75)
-    model = sl.build("vit-nano4", classes=len(data.classes), size=16, depth=2, dropout=0.1, drop_path=0.1)
+    data, val = sl.dataset("scenes/shape", num=48, size=16).split(0.75)
+    model = sl.build("vit-nano4", classes=len(data.classes), size=16, depth=1, dropout=0.1, drop_path=0.1)
     recipe = sl.Recipe(
-        **{"lr": 1e-3, "batch": 16, "micro": 8, "steps": 12, "warmup": 4, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
+        **{"lr": 1e-3, "batch": 8, "micro": 4, "steps": 8, "warmup": 3, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
         **{"save_every": 2, "eval_every": 3, "log_every": 1, "augment": sl.data.Augment(mixup=0.2)},
         **{"loss": "sigmoid", "head_bias": -2.3},  # set at the very start, and only there
     )
@@ -38,9 +38,9 @@ def train(out: Path) -> None:
 def look(out: Path) -> None:
     import sightline as sl
 
-    model = sl.build("vit-nano4", classes=10, size=32, depth=2)
-    images = sl.dataset("scenes/shape", num=32, size=32)
-    sl.look(model, images, out, only=["cka", "attention-distance", "feature-pca", "patch-filters", "residual"], n=16)
+    model = sl.build("vit-nano4", classes=10, size=16, depth=1)
+    images = sl.dataset("scenes/shape", num=8, size=16)
+    sl.look(model, images, out, only=["cka", "attention-distance", "feature-pca", "patch-filters", "residual"], n=8)
 
 
 def report(out: Path) -> None:

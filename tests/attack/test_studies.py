@@ -62,6 +62,7 @@ def test_damaged_files_of_tasks_are_set_aside_and_done_again(finished, out):
         path.write_text(text)
     folders = sorted(out.glob("runs/*"))
     (folders[0] / "spec.json").write_text('{"training": {"model": 3}}')
+    (out / "studies.json").write_bytes(b"\x80")
     (folders[1] / "spent.json").write_text('{"core_seconds": "much"}')
     assert [row["trained"] for row in sl.studies.studies_status(out)] == ["2/2"]
     run_here(out)
@@ -143,6 +144,21 @@ def test_a_task_of_another_process_is_left_to_it(out):
     (store.folder(task) / "result.json").unlink()
     with lock(store.folder(task) / ".lock"):
         assert do(store, task) == "busy"
+
+
+def test_damaged_weights_are_named_and_what_to_do(out):
+    path = next(out.glob("runs/*/train/model.safetensors"))
+    raw = bytearray(path.read_bytes())
+    raw[-9] ^= 1
+    path.write_bytes(raw)
+    for result in out.glob("measurements/*/result.json"):
+        result.unlink()
+    with pytest.raises(ValueError, match="is not complete"):
+        run_here(out)
+    (failed,) = out.glob("measurements/*/failed.json")
+    assert f"its checksum differs. Remove {path.parents[1]}, and the same command" in read(failed)["reason"]
+    shutil.rmtree(path.parents[1])
+    run_here(out)
 
 
 def test_a_training_never_starts_from_the_weights_of_half_another(out):

@@ -30,7 +30,7 @@ class Store:
         """Refuse a folder of another version, or of something else."""
         mark = self.path / MARK
         if mark.exists():
-            there = read(mark).get("version")
+            there = self._version()
             if there != VERSION:
                 versions = f"runs of version {there} of the studies; this is version {VERSION}"
                 raise ValueError(f"{self.path} holds {versions}: give another --out.")
@@ -49,8 +49,17 @@ class Store:
     def prepare(self) -> None:
         """Check the folder, and mark a new one."""
         self.check()
-        if not (self.path / MARK).exists():
+        if not (self.path / MARK).exists() or not _is_whole(self.path / MARK):
             write(self.path / MARK, {"version": VERSION})
+
+    def _version(self) -> Any:
+        """What the mark says; if it is damaged in a folder with studies, this version, which then marks it again."""
+        try:
+            return read(self.path / MARK).get("version")
+        except ValueError:
+            if (self.path / "started").is_dir():
+                return VERSION
+            raise
 
     def folder(self, task: Task) -> Path:
         """The task's own folder."""
@@ -134,13 +143,13 @@ def task_in(folder: Path) -> Task:
         raise ValueError(f"{printable(folder / SPEC)} describes no task ({error!s:.100}): remove it.") from error
 
 
-def _is_whole(path: Path, task: Task) -> bool:
-    """Whether a task's file can be read, and says what such a file says."""
+def _is_whole(path: Path, task: Task | None = None) -> bool:
+    """Whether a file can be read, and says what such a file of this task says."""
     try:
         held = read(path)
         if path.name == SPENT:
             core_seconds(held)
-        return path.name != SPEC or task_in(path.parent).key == task.key
+        return task is None or path.name != SPEC or task_in(path.parent).key == task.key
     except (ValueError, TypeError):
         return False
 
