@@ -1,8 +1,9 @@
-"""Archives of arrays (.npz), our own and those of any origin: what they declare is checked before it is read, and every
-bit of our own."""
+"""Arrays (.npy) and archives of them (.npz), our own and of any origin: what they declare is checked before it is read,
+and every bit of our own."""
 
 import io
 import math
+import os
 import re
 import struct
 import tokenize
@@ -16,14 +17,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from sightline.untrusted import open_regular
+from sightline.untrusted import open_regular, printable
 
 ROOM, RATIO = 2**30, 8  # what an archive may unfold to: 1 GiB and 8 times the file
 HEADER_LIMIT = 10_000  # bytes of one array's header
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 CHUNK = 1 << 20
 MANY = 100_000  # members of an archive; ViT-H has 500
-DIGITS = 16
+SEALED, DIGITS = b"xxh3 ", 16
 SEAL = re.compile(rb"xxh3 ([0-9a-f]{16})")  # the comment at the very end: a checksum of all bytes before its digits
 # what zipfile, zlib and NumPy's header parser raise on damaged input
 ZIP_FAULTS = (OSError, ValueError, zipfile.BadZipFile, EOFError, LookupError, RuntimeError, zlib.error)
@@ -39,12 +40,52 @@ class Declared(NamedTuple):
     skip: int  # bytes of the header
 
 
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an .npy with a checksum behind the values, where NumPy does not look."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    with path.open("rb") as file:
+        digest = _digest(file, path.stat().st_size)
+    with path.open("ab") as file:
+        file.write(SEALED + digest)
+
+
+def map_array(path: str | Path) -> NDArray[Any]:
+    """An array in a file, mapped, its checksum compared where there is one (version 0.2.0 wrote none).
+
+    ValueError says what is wrong, whatever it is.
+    """
+    try:
+        with open_regular(path) as file:
+            head, size = _read_header(file, "the array"), os.fstat(file.fileno()).st_size
+            length = math.prod(head.shape) * head.dtype.itemsize
+            if size - head.skip - length not in (0, len(SEALED) + DIGITS):
+                raise ValueError(f"{size - head.skip} bytes are no {head.dtype} {head.shape}")
+            file.seek(0)
+            if size - head.skip > length and _digest(file, head.skip + length) != file.read()[len(SEALED) :]:
+                raise ValueError("its checksum differs")
+    except FAULTS as error:
+        raise ValueError(f"{printable(path)} is damaged, or no array ({error!s:.200}).") from error
+    if not length:
+        return np.empty(head.shape, head.dtype)
+    return np.memmap(path, head.dtype, "r", head.skip, head.shape, "F" if head.fortran else "C")
+
+
+def _digest(file: IO[bytes], size: int) -> bytes:
+    """Of the next bytes of a file."""
+    digest = xxhash.xxh3_64()
+    while size and (piece := file.read(min(size, CHUNK))):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.hexdigest().encode()
+
+
 def pack_arrays(arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
     """An .npz with a checksum of the whole. NumPy reads it like any other."""
     out = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(out, allow_pickle=False, **arrays)
     with zipfile.ZipFile(out, "a") as archive:
-        archive.comment = b"xxh3 " + b"0" * DIGITS
+        archive.comment = SEALED + b"0" * DIGITS
     body = out.getvalue()[:-DIGITS]
     return body + xxhash.xxh3_64_hexdigest(body).encode()
 
@@ -80,15 +121,11 @@ def read_arrays(path: str | Path, names: Iterable[str] | None = None, *, room: i
 
 def _check_seal(file: IO[bytes], comment: bytes) -> None:
     """Files of version 0.2.0 and of others have no seal: there, only the checksums of the members are compared."""
-    if len(comment) != len(b"xxh3 ") + DIGITS:
+    if len(comment) != len(SEALED) + DIGITS:
         return
-    digest, rest = xxhash.xxh3_64(), file.seek(-DIGITS, io.SEEK_END)
+    size = file.seek(-DIGITS, io.SEEK_END)
     file.seek(0)
-    while rest and (piece := file.read(min(CHUNK, rest))):
-        digest.update(piece)
-        rest -= len(piece)
-    seal = SEAL.fullmatch(comment)
-    if seal is None or seal[1].decode() != digest.hexdigest():
+    if not SEAL.fullmatch(comment) or comment[-DIGITS:] != _digest(file, size):
         raise ValueError("its checksum differs")
 
 
@@ -107,17 +144,23 @@ def check_claims(archive: zipfile.ZipFile, size: int, *, room: int = ROOM) -> No
 def declared(file: IO[bytes], info: zipfile.ZipInfo) -> Declared:
     """The header of a member, whose shape must account for every byte of it. Python objects are refused."""
     key = info.filename.removesuffix(".npy")
+    head = _read_header(file, key)
+    if math.prod(head.shape) * head.dtype.itemsize != (length := info.file_size - head.skip):
+        raise ValueError(f"{key} has shape {head.shape} of {head.dtype}, which does not match its {length} bytes")
+    return head
+
+
+def _read_header(file: IO[bytes], name: str) -> Declared:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"{key} is written in version {version} of the array format: damaged")
+        raise ValueError(f"{name} is written in version {version} of the array format: damaged")
     parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = parse(file, max_header_size=HEADER_LIMIT)
-    skip = file.tell()
     if dtype.hasobject:
-        raise ValueError(f"{key} contains Python objects, which could run code: refused")
-    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != info.file_size - skip:
-        raise ValueError(f"{key} has shape {shape} of {dtype}, which does not match its {info.file_size - skip} bytes")
-    return Declared(tuple(shape), fortran, dtype, skip)
+        raise ValueError(f"{name} contains Python objects, which could run code: refused")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"{name} has shape {shape}: damaged")
+    return Declared(tuple(shape), fortran, dtype, file.tell())
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 POLL = 0.05  # seconds between two attempts to get a lock
 BUSY = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
@@ -202,8 +203,19 @@ def publish(partial: Path, path: Path) -> None:
 def append(path: Path, text: str) -> None:
     """Add a line to a log."""
     check_in_place(path)
-    with path.open("a", encoding="utf-8") as file:
+    with open_log(path) as file:
         file.write(text)
+
+
+def open_log(path: Path) -> IO[str]:
+    """A text file to add to. A link in a folder that somebody sent could lead anywhere, and a pipe would wait."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is not a plain file, but a log must be one: remove it.")
+    return open(path, "a", encoding="utf-8", opener=_open_plain)
+
+
+def _open_plain(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def set_aside(path: Path) -> Path:

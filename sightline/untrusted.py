@@ -48,12 +48,17 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a regular file. FileNotFoundError if there is none; ValueError for anything else that is wrong."""
+    """The text of a regular file, as `read_bytes`."""
+    return read_bytes(path).decode("utf-8")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A small regular file. FileNotFoundError if there is none; ValueError for anything else that is wrong."""
     try:
         with open_regular(path) as file:
             if (size := os.fstat(file.fileno()).st_size) > TEXT_LIMIT:
                 raise ValueError(f"it has {size:,} bytes; at most {TEXT_LIMIT:,} are read")
-            return file.read().decode("utf-8")
+            return file.read()
     except OSError as error:
         if not os.path.lexists(path):
             raise

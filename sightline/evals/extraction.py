@@ -235,7 +235,8 @@ class FileStore(MemoryStore):
                     "Delete it, or write elsewhere."
                 )
             self.done = total
-        elif self.part.exists() and self.note.exists():
+            self._clear()  # what a process left that was killed at the very end
+        elif self.part.is_file() and not self.part.is_symlink() and self.note.exists():
             self.done = self._resumable(total)
 
     def _resumable(self, total: int) -> int:
@@ -249,10 +250,15 @@ class FileStore(MemoryStore):
             pass
         return 0
 
+    def _clear(self) -> None:
+        """Remove note and part, whatever they are: a link would lead to somebody's file."""
+        for path in (self.note, self.part):
+            path.unlink(missing_ok=True)
+
     def begin(self, table: FeatureTable) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.done == 0:
-            self.note.unlink(missing_ok=True)
+            self._clear()
             feature_table.begin(self.part, replace(table, how={**table.how, "key": self.key}))
         source = SafetensorsSource(self.part, verify=False)
         self.starts = {name: source.start(name) for name in source.shapes}

@@ -158,7 +158,7 @@ def begin(path: Path, shape: FeatureTable) -> None:
     tensors = _tensors(shape)
     text = make_header(tensors, {HEAD: _describe(shape)})
     *before, labels = (t.numel() * t.dtype.itemsize for t in tensors.values())
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + sum(before) + labels)
         file.seek(8 + len(text) + sum(before))

@@ -1,6 +1,5 @@
 """Scores for several labels per image: average precision per class, and ReaL accuracy (top-1 in the label set)."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sightline.evals.interval import wilson
 from sightline.spec import About, Result
+from sightline.untrusted import read_json
 
 
 def average_precision(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -140,11 +140,10 @@ def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Pa
 
 def _read(path: str | Path) -> list[list[int]]:
     try:
-        with open(path, encoding="utf-8") as file:
-            lists = json.load(file)
+        lists = read_json(path)
         good = isinstance(lists, list) and all(isinstance(r, list) and all(type(c) is int for c in r) for r in lists)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as lists of class numbers ({error}).") from error
+        raise ValueError(f"{path} cannot be read as lists of class numbers ({error!s:.200}).") from error
     if not good:
         raise ValueError(f"{path} does not contain a list of lists of class numbers.")
     return lists

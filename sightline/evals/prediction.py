@@ -21,11 +21,11 @@ from sightline.data.errors import BadImage, printable
 from sightline.data.named.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
-from sightline.files import read_text
 from sightline.observe.model import ObservedModel, evaluation_mode, place
 from sightline.observe.source import open_model
 from sightline.progress import progress
 from sightline.spec import Displayable, ImageSpec, from_json
+from sightline.untrusted import read_text
 from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
 

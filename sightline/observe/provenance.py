@@ -27,7 +27,7 @@ def training_of(model: Any) -> TrainingFacts | None:
             about = from_json(read_text(folder / "run.json"))
             data = about["data"]
             return TrainingFacts(data=str(data["name"]), images=int(data["train"]), seed=int(about["seed"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return None
 

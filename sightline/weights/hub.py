@@ -1,13 +1,16 @@
 """Repositories of the Hugging Face Hub: downloaded into the cache of huggingface_hub, and uploaded by it."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 from sightline.data.download import has_checksum
 from sightline.data.errors import FetchError, UnreachableError
+from sightline.untrusted import printable
 from sightline.weights.report import WeightsError
 
+log = logging.getLogger("sightline.weights")
 CONFIGS = ["config.json", "preprocessor_config.json"]
 UPLOADED = ["model.safetensors", "README.md"]
 
@@ -27,6 +30,11 @@ def download_repository(repository: str, revision: str | None = None, *, sha256:
     except Exception as error:  # the hub raises a dozen types from three libraries
         why = _first_line(error)
         raise UnreachableError(f"The Hugging Face repository {repository} cannot be downloaded ({why}).") from error
+    if revision is None:
+        log.warning(
+            "%s is taken as its owner offers it today, for no revision of it is on record: hf:%s@%s names these files.",
+            *(repository, repository, printable(folder.name)),
+        )
     return folder
 
 

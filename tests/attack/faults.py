@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -89,9 +90,12 @@ class Fragile:
         return getattr(self.file, name)
 
 
+TIMES = re.compile(r"run\.json|(.+\.)?spent\.json|output\.txt")  # when and how something was done
+
+
 def content(folder: Path) -> dict[str, bytes]:
     """What must be the same however often a command was interrupted: all but times and speeds."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "run.json"]
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not TIMES.fullmatch(p.name)]
     return {str(p.relative_to(folder)): _lasting(p) for p in files}
 
 

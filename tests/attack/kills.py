@@ -1,8 +1,11 @@
-"""Kill training and look without warning, at random moments and inside every kind of write, and run them again.
+"""Kill training, studies, look and report without warning, at random moments and inside every kind of write, and run
+them again.
 
-    python -m tests.attack.kills [KILLS] [COMMAND ...]        100 of each by default; `make attack` runs it
+    python -m tests.attack.kills [KILLS] [COMMAND ...]        100 in all by default; `make attack` runs it
 
-Every command must end with the same bytes as one that nobody disturbed. Prints a table; exits 1 if anything differs.
+Every command must end with the same bytes as one that nobody disturbed. A study runs in one process, where it is killed
+inside its writes, too, and in two: then its worker is killed, or the process that started it, or both. Prints a table;
+exits 1 if anything differs.
 """
 
 import contextlib
@@ -10,6 +13,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -21,10 +25,10 @@ KINDS, FIRST = ("write", "replace", "fsync"), 7
 def train(out: Path) -> None:
     import sightline as sl
 
-    data, val = sl.dataset("scenes/shape", num=96, size=16).split(0.75)
-    model = sl.build("vit-nano4", classes=len(data.classes), size=16, depth=2, dropout=0.1, drop_path=0.1)
+    data, val = sl.dataset("scenes/shape", num=48, size=16).split(0.75)
+    model = sl.build("vit-nano4", classes=len(data.classes), size=16, depth=1, dropout=0.1, drop_path=0.1)
     recipe = sl.Recipe(
-        **{"lr": 1e-3, "batch": 16, "micro": 8, "steps": 12, "warmup": 4, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
+        **{"lr": 1e-3, "batch": 8, "micro": 4, "steps": 8, "warmup": 3, "clip": 1.0, "ema": 0.9, "weight_decay": 0.1},
         **{"save_every": 2, "eval_every": 3, "log_every": 1, "augment": sl.data.Augment(mixup=0.2)},
         **{"loss": "sigmoid", "head_bias": -2.3},  # set at the very start, and only there
     )
@@ -34,9 +38,9 @@ def train(out: Path) -> None:
 def look(out: Path) -> None:
     import sightline as sl
 
-    model = sl.build("vit-nano4", classes=10, size=32, depth=2)
-    images = sl.dataset("scenes/shape", num=32, size=32)
-    sl.look(model, images, out, only=["cka", "attention-distance", "feature-pca", "patch-filters", "residual"], n=16)
+    model = sl.build("vit-nano4", classes=10, size=16, depth=1)
+    images = sl.dataset("scenes/shape", num=8, size=16)
+    sl.look(model, images, out, only=["cka", "attention-distance", "feature-pca", "patch-filters", "residual"], n=8)
 
 
 def report(out: Path) -> None:
@@ -48,7 +52,20 @@ def report(out: Path) -> None:
     sl.write_report(looked, out)
 
 
-COMMANDS = {"train": train, "look": look, "report": report}
+def study(out: Path) -> None:
+    from tests.attack.small_study import run_here
+
+    run_here(out)
+
+
+def processes(out: Path) -> None:
+    from tests.attack.small_study import run
+
+    run(out)
+
+
+COMMANDS = {"train": train, "look": look, "report": report, "study": study, "processes": processes}
+SHARES = {"train": 0.4, "look": 0.2, "report": 0.05, "study": 0.25, "processes": 0.1}
 
 
 def child(name: str, out: Path, at: tuple[str, int] | None, counts: str = "") -> None:
@@ -65,15 +82,35 @@ def child(name: str, out: Path, at: tuple[str, int] | None, counts: str = "") ->
         Path(counts).write_text(" ".join(str(faults.calls[kind]) for kind in KINDS))
 
 
-def attempt(name: str, out: Path, *, at: tuple[str, int] | None = None, delay: float = 0.0, counts: str = "") -> int:
-    """The exit code of an attempt, negative if it was killed: inside a call, or after a delay."""
+def attempt(
+    name: str,
+    out: Path,
+    *,
+    at: tuple[str, int] | None = None,
+    delay: float = 0.0,
+    spare: bool = False,
+    counts: str = "",
+) -> tuple[int, bool]:
+    """The exit code of an attempt, and whether a process was killed, inside a call or after a delay; one that is spared
+    loses its workers alone, and must go on."""
     process = CONTEXT.Process(target=child, args=(name, out, at, counts))
     process.start()
     process.join(delay or None)
-    if process.is_alive():
+    victims = workers(process.pid) if name == "processes" and process.is_alive() else []
+    for worker in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+    if process.is_alive() and not spare:
         process.kill()
-        process.join()
-    return process.exitcode or 0
+    process.join()
+    return process.exitcode or 0, (process.exitcode or 0) < 0 or bool(victims)
+
+
+def workers(pid: int | None) -> list[int]:
+    """The processes that this one started."""
+    with contextlib.suppress(OSError):
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def attack(name: str, root: Path, kills: int) -> dict[str, int]:
@@ -82,25 +119,31 @@ def attack(name: str, root: Path, kills: int) -> dict[str, int]:
 
     root.mkdir()
     begun = time.monotonic()
-    assert attempt(name, root / "whole", counts=str(root / "counts")) == 0, f"{name} fails by itself"
+    assert attempt(name, root / "whole", counts=str(root / "counts"))[0] == 0, f"{name} fails by itself"
     length, expected = time.monotonic() - begun, content(root / "whole")
     calls = dict(zip(KINDS, map(int, (root / "counts").read_text().split())))
     order = random.Random(name)
     told = {"kills": 0, "inside a call": 0, "ends": 0, "differ": 0, "fail": 0}
-    first = [("replace", n) for n in range(min(FIRST, calls["replace"]), 0, -1)]  # through the first checkpoint
+    early_kills = 0 if name == "processes" else min(FIRST, calls["replace"], kills // 2)
+    first = [("replace", n) for n in range(early_kills, 0, -1)]  # through the first checkpoint
     out = root / "killed"
     while told["kills"] < kills or out.exists():
         early = bool(first) and not out.exists()
-        inside = early or order.random() < 0.5
+        inside = name != "processes" and (early or order.random() < 0.5)
+        spare = name == "processes" and order.random() < 0.4
         kind = order.choice(KINDS)
         at = (kind, order.randint(1, max(1, calls[kind]))) if inside else None
         at = first.pop() if early else at
         enough = told["kills"] >= kills or (bool(first) and not early)  # to its end, undisturbed
-        code = attempt(
-            name, out, at=None if enough else at, delay=0 if inside or enough else order.uniform(0.1, length)
+        code, killed = attempt(
+            name,
+            out,
+            at=None if enough else at,
+            delay=0 if inside or enough else order.uniform(0.1, length),
+            spare=spare,
         )
+        told["kills"] += killed
         if code < 0:
-            told["kills"] += 1
             told["inside a call"] += inside
             continue
         told["ends"] += 1
@@ -114,10 +157,10 @@ def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     failed = False
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{'':8}" + "".join(f"{word:>16}" for word in ("kills", "inside a call", "ends", "differ", "fail")))
+        print(f"{'':12}" + "".join(f"{word:>16}" for word in ("kills", "inside a call", "ends", "differ", "fail")))
         for name in sys.argv[2:] or COMMANDS:
-            told = attack(name, Path(folder) / name, kills)
-            print(f"{name:8}" + "".join(f"{number:16}" for number in told.values()), flush=True)
+            told = attack(name, Path(folder) / name, kills if sys.argv[2:] else round(kills * SHARES[name]))
+            print(f"{name:12}" + "".join(f"{number:16}" for number in told.values()), flush=True)
             failed |= bool(told["differ"] or told["fail"])
     sys.exit(int(failed))
 
@@ -127,6 +170,11 @@ CONTEXT = multiprocessing.get_context("forkserver" if sys.platform != "win32" el
 if __name__ == "__main__":
     if hasattr(CONTEXT, "set_forkserver_preload"):
         CONTEXT.set_forkserver_preload(
-            ["sightline.training.loop", "sightline.analysis.catalog", "sightline.report.write"]
+            [
+                "sightline.training.loop",
+                "sightline.analysis.catalog",
+                "sightline.report.write",
+                "tests.attack.small_study",
+            ]
         )
     main()

@@ -37,18 +37,39 @@ LINE = "{:26} {:>6} {:>7} {:>8} {:>8} {:>5} {:>5} {:>10} {:>8}"
 HEAD = LINE.format("file", "cases", "loaded", "refused", "foreign", "hung", "died", "slowest s", "most MB")
 
 
-def attack(counts: dict[str, int], *, seed: str = "0") -> Iterator[Outcome]:
-    """Open so many damaged files of each type, in one child after another: a new one where one dies or hangs."""
+def attack(counts: dict[str, int], *, seed: str = "0", keep: Path | None = None) -> Iterator[Outcome]:
+    """Open so many damaged files of each type, in one child after another: a new one where one dies or hangs.
+
+    `keep` is a file for what every case gave; an attack that was interrupted goes on after the last one in it.
+    """
     jobs = [[name, 0, count] for name, count in counts.items()]
     outcomes = {name: Outcome(name) for name in counts}
+    for told in _kept(keep, seed):
+        job = next((job for job in jobs if job[0] == told["name"]), None)
+        if job is not None and told["case"] < job[2]:
+            _note(outcomes[told["name"]], told)
+            job[1] = told["case"] + 1
+    while jobs and jobs[0][1] >= jobs[0][2]:
+        yield outcomes[jobs.pop(0)[0]]
     while jobs:
         for told in _talk(jobs, seed):
             _note(outcomes[told["name"]], told)
+            if keep is not None:
+                with keep.open("a") as file:
+                    file.write(json.dumps({"seed": seed, **told}) + "\n")
             while jobs and jobs[0][0] != told["name"]:
                 yield outcomes[jobs.pop(0)[0]]
             jobs[0][1] = told["case"] + 1
         while jobs and jobs[0][1] >= jobs[0][2]:
             yield outcomes[jobs.pop(0)[0]]
+
+
+def _kept(keep: Path | None, seed: str) -> Iterator[dict[str, Any]]:
+    if keep is not None and keep.exists():
+        for line in keep.read_text().splitlines():
+            told = json.loads(line)
+            if told.pop("seed") == seed:
+                yield told
 
 
 def _note(outcome: Outcome, told: dict[str, Any]) -> None:

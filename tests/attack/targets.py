@@ -1,6 +1,7 @@
 """Every type of file that Sightline reads: a few valid ones, how they are damaged, and how they are opened."""
 
 import io
+import json
 import random
 import tarfile
 from collections.abc import Callable
@@ -13,8 +14,12 @@ import torch
 from PIL import Image
 
 import sightline as sl
+from sightline.archives import map_array, save_array
+from sightline.report.collect import collect
+from sightline.studies.engine.running import unfinished
+from sightline.studies.engine.store import Store, with_needs
 from sightline.weights.conversion import to_format
-from tests.attack import mutations
+from tests.attack import mutations, small_study
 
 SPEC = sl.ImageSpec(size=(32, 32))
 PIXELS = np.random.default_rng(0).integers(0, 256, (48, 40, 4), dtype=np.uint8)
@@ -203,6 +208,54 @@ def open_tar(folder: Path, file: Path) -> object:
     return [images.shape for images, _ in data.batches(SPEC, batch=8)] if len(data) else None
 
 
+def study(*patterns: str) -> Callable[[Path], list[Path]]:
+    def make(folder: Path) -> list[Path]:
+        small_study.run_here(folder / "out")
+        return sorted(path for pattern in patterns for path in (folder / "out").glob(pattern))
+
+    return make
+
+
+def without_checksum(data: bytes, chance: random.Random) -> bytes:
+    """Half of the files are forged: they have no checksum that could differ."""
+    held = json.loads(data)
+    del held["checksum"]
+    return mutations.text_json(json.dumps(held).encode() if chance.random() < 0.5 else data, chance)
+
+
+def open_results(folder: Path, file: Path) -> object:
+    with small_study.known():
+        return sl.report.write_atlas(folder / "out" / "results").stat().st_size
+
+
+def open_store(folder: Path, file: Path) -> object:
+    store = Store(folder / "out")
+    tasks = with_needs(list(small_study.SMALL.plan((0,))[0].values()))
+    with small_study.known():
+        status = sl.studies.studies_status(store.path)
+        try:
+            return status, unfinished(store, tasks, lambda text: None)
+        finally:
+            for path in store.path.rglob("*.damaged"):
+                path.unlink()
+
+
+def look_folder(folder: Path) -> list[Path]:
+    data = sl.dataset("scenes/shape", num=4, size=16)
+    sl.look(tiny(), data, folder / "look", only=["patch-filters"], n=4)
+    return [folder / "look" / "summary.json", folder / "look" / "patch-filters.npz"]
+
+
+def open_look(folder: Path, file: Path) -> object:
+    return collect(folder / "look").notices
+
+
+def one_array(folder: Path) -> list[Path]:
+    save_array(folder / "a.npy", np.arange(600, dtype=np.int64).reshape(20, 30))
+    np.save(folder / "b.npy", np.asfortranarray(np.ones((7, 5), np.float32)))
+    return [folder / "a.npy", folder / "b.npy"]
+
+
 def zoo_file(folder: Path) -> list[Path]:
     (folder / "zoo.json").write_text(
         '{"vit-nano4.mine": {"name": "vit-nano4.mine", "source": "x.npz", "sha256": null, "license": null, '
@@ -279,6 +332,20 @@ TARGETS: dict[str, Target] = {
     ),
     "log.jsonl": Target(
         group="own", count=1000, make=run_folder("log.jsonl"), open=open_run, mutate=mutations.lines_json
+    ),
+    "study results": Target(
+        group="own", count=1000, make=study("results/*.json"), open=open_results, mutate=without_checksum
+    ),
+    "study store": Target(
+        group="own", count=1000, open=open_store,
+        make=study("*/*/result.json", "*/*/spec.json", "*/*/spent.json", "started/*", "*.json"),
+        mutate=without_checksum,
+    ),
+    "folder of look": Target(
+        group="own", count=1000, make=look_folder, open=open_look, mutate=mutations.text_json
+    ),
+    "array .npy": Target(
+        group="own", count=1000, make=one_array, open=lambda folder, file: map_array(file).sum()
     ),
     "training state": Target(
         group="own", count=1000, make=run_folder("state/state.safetensors"), open=open_state,

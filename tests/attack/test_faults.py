@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 import sightline as sl
+from tests.attack import small_study
 from tests.attack.faults import KINDS, Faults, content
 from tests.training.tiny import data, model, recipe
 
-POINTS = {"train": 4, "look": 3, "report": 3, "extract": 3}  # of each command, besides its very first and last
+POINTS = {
+    "train": 4,
+    "look": 3,
+    "report": 3,
+    "extract": 3,
+    "study": 5,
+}  # of each command, besides its very first and last
 
 
 def train(out):
@@ -30,6 +37,10 @@ def extract(out):
     sl.extract(model(depth=1), data(32)[0], out=out / "features.safetensors", batch=8)
 
 
+def study(out):
+    small_study.run_here(out)
+
+
 def chosen(calls, count, seed):
     """Some of all places where a command may fail, of each kind at least one."""
     every = [(kind, n) for kind in KINDS for n in range(1, calls[kind] + 1)]
@@ -38,7 +49,7 @@ def chosen(calls, count, seed):
     return list(dict.fromkeys([*first, every[0], *order]))[: count + 1]
 
 
-@pytest.mark.parametrize("command", [train, look, report, extract], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("command", [train, look, report, extract, study], ids=lambda c: c.__name__)
 def test_after_a_fault_the_same_command_gives_the_same_bytes(command, tmp_path):
     with Faults() as clean:
         command(tmp_path / "whole")

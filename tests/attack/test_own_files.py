@@ -13,6 +13,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline import files, fingerprints
+from sightline.archives import map_array, save_array
 from sightline.studies.demo import load_or_compute
 from sightline.training.parallel import ProcessGroup
 from sightline.training.run import checkpoint
@@ -158,6 +159,30 @@ def test_a_damaged_shard_index_is_made_again(tmp_path):
         index.write_bytes(flipped(whole, order) if i else b"PK\x03\x04")
         found = sl.data.Shards(tmp_path)
         assert (found.labels.tolist(), found.offset.tolist()) == (expected.labels.tolist(), expected.offset.tolist())
+
+
+def test_flipped_bits_in_shards_and_arrays_are_noticed(tmp_path):
+    sl.data.shard(sl.dataset("scenes/shape", num=6, size=16), tmp_path / "shards")
+    tar, order = tmp_path / "shards" / "00000.tar", random.Random(0)
+    whole, data = tar.read_bytes(), sl.data.Shards(tmp_path / "shards")
+    at = int(data.offset[3]) + order.randrange(int(data.size[3]))
+    tar.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    found = sl.data.Shards(tmp_path / "shards").images(np.arange(6))
+    assert [isinstance(image, sl.data.BadImage) for image in found] == [i == 3 for i in range(6)]
+    assert "its checksum differs" in str(found[3])
+    save_array(tmp_path / "a.npy", np.arange(200).reshape(10, 20))
+    whole = (tmp_path / "a.npy").read_bytes()
+    assert np.array_equal(np.load(tmp_path / "a.npy"), map_array(tmp_path / "a.npy"))
+    for _ in range(FLIPS):
+        (tmp_path / "a.npy").write_bytes(flipped(whole, order))
+        with pytest.raises(ValueError, match=r"a\.npy is damaged"):
+            map_array(tmp_path / "a.npy")
+
+
+def test_a_line_of_the_log_that_is_no_text_is_a_damaged_line(tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\n\x80\x04\n{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"log.jsonl is damaged in line 2"):
+        sl.Run(tmp_path).rows()
 
 
 def mutated(text, order):

@@ -14,7 +14,9 @@ from PIL import Image
 import sightline as sl
 from sightline.cli import main
 from sightline.cli.shell import VisibleLines, os_sentence
+from sightline.files import append
 from sightline.progress import ProgressBar
+from sightline.training.run.checkpoint import read_facts
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes and links are those of POSIX")
 
@@ -75,6 +77,10 @@ PIPES = {
     "arrays": lambda p: sl.dataset(p / "pipe.npz"),
     "labels": lambda p: sl.dataset(p / "pipe.csv"),
     "shard": lambda p: sl.dataset(p / "pipe.tar"),
+    "features": lambda p: sl.evals.FeatureTable.read(p / "pipe.npz"),
+    "result": lambda p: sl.Result.load(p / "pipe.npz"),
+    "training state": lambda p: read_facts(p / "run"),
+    "labels of ReaL": lambda p: sl.evals.score_real([0], p / "pipe.npz"),
     "image": lambda p: sl.open_images(p / "pipe.png", sl.ImageSpec(size=(8, 8))),
 }
 
@@ -84,7 +90,8 @@ PIPES = {
 def test_a_pipe_where_a_file_is_expected_is_refused_and_nothing_hangs(name, tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "model.safetensors").write_bytes(b"")
-    for pipe in ("pipe.npz", "pipe.csv", "pipe.tar", "pipe.png", "hub/config.json"):
+    (tmp_path / "run").mkdir()
+    for pipe in ("pipe.npz", "pipe.csv", "pipe.tar", "pipe.png", "hub/config.json", "run/state.safetensors"):
         os.mkfifo(tmp_path / pipe)
 
     def hanging(*_):
@@ -98,6 +105,18 @@ def test_a_pipe_where_a_file_is_expected_is_refused_and_nothing_hangs(name, tmp_
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@posix
+def test_a_link_where_a_partial_file_is_expected_leads_nobody_astray(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    for name in (".f.safetensors.part", ".f.safetensors.part.json", "log.txt"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
+    data = sl.dataset("scenes/shape", num=4, size=16)
+    sl.extract(sl.build("vit-nano4", classes=8, size=16, depth=1), data, out=tmp_path / "f.safetensors")
+    with pytest.raises(ValueError, match=r"log.txt is not a plain file"):
+        append(tmp_path / "log.txt", "more")
+    assert (tmp_path / "victim").read_text() == "mine"
 
 
 @pytest.fixture

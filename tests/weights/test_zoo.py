@@ -153,7 +153,7 @@ def test_a_server_that_drips_does_not_hold_us_for_ever(server, entry, monkeypatc
         entry().fetch()
 
 
-def test_revisions_are_pinned_and_repositories_checked(monkeypatch, tmp_path):
+def test_revisions_are_pinned_and_repositories_checked(monkeypatch, tmp_path, caplog):
     """Of three repositories no revision is on record; everything else on the hub has one."""
     hub = [w for w in sl.weights.zoo() if w.source.startswith("hf:")]
     loose = {w.name for w in hub if not re.fullmatch(r"hf:[\w/-]+@[0-9a-f]{40}", w.source)}
@@ -170,6 +170,9 @@ def test_revisions_are_pinned_and_repositories_checked(monkeypatch, tmp_path):
         sl.load("vit-s14.hf-dinov2")
     assert asked == [published.REVISIONS["facebook/dinov2-small"]]
     assert not (tmp_path / "model.safetensors").exists()
+    assert "no revision" not in caplog.text
+    sl.weights.hub.download_repository("google/bit-50")
+    assert f"no revision of it is on record: hf:google/bit-50@{tmp_path.name} names these files" in caplog.text
 
 
 def test_what_the_server_refuses(server, entry):

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.archives import read_arrays
+from sightline.archives import map_array, read_arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Ints, permute
 from sightline.data.errors import printable
 from sightline.data.images import Pixels
 from sightline.data.named.entry import NamedDataset
-from sightline.data.named.storage import save_array
+from sightline.data.named.storage import write_array
 from sightline.files import atomic
 
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
@@ -62,15 +62,15 @@ class SpriteStorage:
             raise ValueError(
                 f"dsprites: expected {IMAGES} images of 64 x 64 pixels, got {images.shape} with factors {sizes}."
             )
-        save_array(folder / "images.npy", np.packbits(images.reshape(IMAGES, -1), axis=1))
-        save_array(folder / "factors.npy", factors[:, 1:].astype(np.uint8))
+        write_array(folder / "images.npy", np.packbits(images.reshape(IMAGES, -1), axis=1))
+        write_array(folder / "factors.npy", factors[:, 1:].astype(np.uint8))
         return True
 
     def open(
         self, entry: NamedDataset, folder: Path, split: str, *, label: str = "shape", groups: int | None = None
     ) -> Dataset:
         """80 % train, 10 % val, 10 % test (as in VTAB), by a fixed shuffle."""
-        packed, factors = np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "factors.npy")
+        packed, factors = map_array(folder / "images.npy"), np.array(map_array(folder / "factors.npy"))
         whole = Sprites(packed, factors, label=label, groups=groups)
         order = permute(IMAGES, 0, np.arange(IMAGES))
         cuts = [0, IMAGES * 8 // 10, IMAGES * 9 // 10, IMAGES]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sightline.archives import map_array, save_array
 from sightline.data.arrays import Arrays
 from sightline.data.datasets import Dataset
 from sightline.data.folder import Folder, Manifest
@@ -28,14 +29,20 @@ class ArrayStorage:
             return False
         check_facts(entry, splits, self.mean)
         for split, (images, labels) in splits.items():
-            save_array(folder / f"{split}-images.npy", images)
-            save_array(folder / f"{split}-labels.npy", labels.astype(np.int64))
+            write_array(folder / f"{split}-images.npy", images)
+            write_array(folder / f"{split}-labels.npy", labels.astype(np.int64))
         return True
 
     def open(self, entry: NamedDataset, folder: Path, split: str) -> Dataset:
-        images, labels = (np.load(folder / f"{split}-{kind}.npy", mmap_mode="r") for kind in ("images", "labels"))
+        images, labels = (map_array(folder / f"{split}-{kind}.npy") for kind in ("images", "labels"))
         classes = entry.classes if isinstance(entry.classes, tuple) else tuple(map(str, range(entry.classes)))
         return Arrays(images, np.asarray(labels), classes=classes, name=entry.name)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """An .npy file with a checksum, written atomically."""
+    with atomic(path) as partial:
+        save_array(partial, array)
 
 
 def check_facts(entry: NamedDataset, splits: Splits, mean: tuple[float, ...]) -> None:
@@ -53,12 +60,6 @@ def check_facts(entry: NamedDataset, splits: Splits, mean: tuple[float, ...]) ->
     if np.abs(measured - mean).max() > 2e-4:
         got, expected = (" ".join(f"{m:.4f}" for m in values) for values in (measured, mean))
         raise ValueError(f"{entry.name}: the training images have mean {got}, expected {expected}.")
-
-
-def save_array(path: Path, array: np.ndarray) -> None:
-    """An .npy file, written atomically."""
-    with atomic(path) as partial, partial.open("wb") as file:
-        np.save(file, array)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from sightline.data.draws import Ints, hash_key, permute
 from sightline.data.errors import BadImage, printable
 from sightline.data.images import MAX_BYTES, EncodedImage, RawImage
 from sightline.data.labeled import class_numbers
-from sightline.data.shards.tar import ShardIndex, index_shard, name_at
+from sightline.data.shards.tar import CHECKSUMS, ShardIndex, checksum, index_shard, name_at
 from sightline.files import open_for_reads, read_at
 from sightline.fingerprints import FileStamp
 from sightline.progress import progress
@@ -54,7 +54,7 @@ class Shards(Dataset):
         self.paths = _expand(where)
         self.name = printable(where) if isinstance(where, str | Path) else printable(self.paths[0])
         self.mix = mix
-        index = _read_index(self.paths)
+        index, self.checksums = _read_index(self.paths)
         self.shard, self.offset, self.size, self.labels = index.shard, index.offset, index.size, index.label
         self.counts_by_shard = np.bincount(self.shard, minlength=len(self.paths))
         self.starts = np.concatenate([[0], np.cumsum(self.counts_by_shard)])
@@ -75,6 +75,8 @@ class Shards(Dataset):
             raise BadImage(f"{printable(self.paths[shard])} cannot be read ({error.strerror}).") from error
         if len(data) < size:
             raise BadImage(f"{self.where(index)} is truncated.")
+        if self.checksums is not None and checksum(data) != int(self.checksums[index]):
+            raise BadImage(f"{self.where(index)} is damaged: its checksum differs from the one in index.npz.")
         return EncodedImage(data, f"{printable(self.paths[shard])} at {offset}")
 
     def images(self, indices: Ints) -> Sequence[RawImage | BadImage]:
@@ -149,8 +151,9 @@ def _braces(text: str) -> list[str]:
     return [t for n in numbers for t in _braces(text[: span.start()] + n + text[span.end() :])]
 
 
-def _read_index(paths: list[str]) -> ShardIndex:
-    """The index that `shard` wrote if it matches the files; else one made from the headers of the shards."""
+def _read_index(paths: list[str]) -> tuple[ShardIndex, Ints | None]:
+    """The index that `shard` wrote, with its checksums, if it matches the files; else one made from the headers of the
+    shards, which have no checksum of what follows them."""
     saved = Path(paths[0]).parent / "index.npz"
     try:
         sizes = [os.path.getsize(p) for p in paths]
@@ -162,19 +165,19 @@ def _read_index(paths: list[str]) -> ShardIndex:
         log.warning("%s is damaged (%s): the index is made again from the shards.", printable(saved), error)
         held = {}
     if _fits(held, [os.path.basename(p) for p in paths], sizes):
-        return ShardIndex(**{k: held[k] for k in COLUMNS})
+        return ShardIndex(**{k: held[k] for k in COLUMNS}), held.get(CHECKSUMS)
     numbered = progress(list(enumerate(paths)), "indexing shards")
-    return ShardIndex.join([index_shard(p, number=i) for i, p in numbered])
+    return ShardIndex.join([index_shard(p, number=i) for i, p in numbered]), None
 
 
 def _fits(held: dict[str, NDArray[Any]], names: list[str], sizes: list[int]) -> bool:
     """Whether an index is one of these files, and leads to no byte outside of them."""
     if not {"names", "sizes", *COLUMNS} <= held.keys() or held["names"].tolist() != names:
         return False
-    columns = [held[k] for k in COLUMNS]
+    columns = [held[k] for k in (*COLUMNS, CHECKSUMS) if k in held]  # version 0.2.0 wrote no checksums
     if held["sizes"].tolist() != sizes or any(c.ndim != 1 or c.dtype.kind != "i" for c in columns):
         return False
-    shard, offset, size, _ = columns
+    shard, offset, size = columns[:3]
     if len({len(c) for c in columns}) > 1 or ((shard < 0) | (shard >= len(names))).any():
         return False
     return not ((offset < 0) | (size < 0) | (offset + size > np.array(sizes)[shard])).any()

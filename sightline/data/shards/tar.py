@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from sightline.data.draws import Ints
@@ -22,6 +23,7 @@ from sightline.untrusted import open_regular
 BLOCK = 512
 ENDINGS = tuple(s[1:] for s in SUFFIXES)
 LARGEST = 2**63 - 2  # label; one that no array can hold is refused like this one
+CHECKSUMS = "checksum"  # a column of the index that only our own shards have
 REGULAR, LONG_NAME, PAX = (b"0", b"\0"), b"L", b"x"
 
 
@@ -39,6 +41,11 @@ class ShardIndex:
         return ShardIndex(
             **{k: np.concatenate([getattr(p, k) for p in parts]) for k in ("shard", "offset", "size", "label")}
         )
+
+
+def checksum(data: bytes) -> int:
+    """XXH3 of the bytes of an image, as a number that an array of 64 bits with sign holds."""
+    return xxhash.xxh3_64_intdigest(data) - 2**63
 
 
 def entries(handle: int, path: str) -> Iterator[tuple[str, int, int]]:

@@ -17,8 +17,8 @@ from sightline.data.datasets import Dataset
 from sightline.data.draws import hash_key, permute
 from sightline.data.errors import BadImage, TooManyBad, printable
 from sightline.data.images import EncodedImage, RawImage, read_header
-from sightline.data.shards.tar import ShardIndex, index_shard
-from sightline.files import atomic
+from sightline.data.shards.tar import CHECKSUMS, ShardIndex, checksum, index_shard
+from sightline.files import atomic, exclusive
 from sightline.progress import progress
 
 BLOCK = 64  # images read at a time; drawing many scenes at once is faster
@@ -60,24 +60,24 @@ def shard(
         raise ValueError(f"{printable(out)} already has shards; give an empty folder.")
     if dataset.labels.ndim != 1:
         raise ValueError(f"{dataset.name} has several labels per image; shards store one.")
-    out.mkdir(parents=True, exist_ok=True)
     bad: dict[str, str] = {}
     samples = _samples(dataset, shuffle, seed, bad)
     paths: list[Path] = []
-    written = 0
-    while written < len(dataset):
-        path = out / f"{len(paths):05}.tar"
-        count = _write_shard(path, samples, per_shard)
-        if count == 0:
-            path.unlink()
-            break
-        written += count
-        paths.append(path)
-    with atomic(out / "classes.json") as partial:
-        partial.write_text(json.dumps(dataset.classes))
-    _write_index(out, paths)
+    sums: list[int] = []
+    with exclusive(out):
+        while len(sums) < len(dataset):
+            path = out / f"{len(paths):05}.tar"
+            added = _write_shard(path, samples, per_shard)
+            if not added:
+                path.unlink()
+                break
+            sums += added
+            paths.append(path)
+        with atomic(out / "classes.json") as partial:
+            partial.write_text(json.dumps(dataset.classes))
+        _write_index(out, paths, sums)
     total = sum(p.stat().st_size for p in paths)
-    return ShardSummary(folder=str(out), shards=len(paths), images=written, megabytes=total / 1e6, bad=bad)
+    return ShardSummary(folder=str(out), shards=len(paths), images=len(sums), megabytes=total / 1e6, bad=bad)
 
 
 def _samples(dataset: Dataset, shuffle: bool, seed: int, bad: dict[str, str]) -> Iterator[tuple[bytes, str, int]]:
@@ -108,28 +108,30 @@ def _encode(image: RawImage | BadImage) -> tuple[bytes, str]:
             return file.getvalue(), "png"
 
 
-def _write_shard(path: Path, samples: Iterator[tuple[bytes, str, int]], limit: int) -> int:
-    count = 0
+def _write_shard(path: Path, samples: Iterator[tuple[bytes, str, int]], limit: int) -> list[int]:
+    """Write one shard; the checksums of its images."""
+    sums: list[int] = []
     with atomic(path) as partial, tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as tar:
         for data, extension, label in samples:
-            name = f"{path.stem}{count:06}"
+            name = f"{path.stem}{len(sums):06}"
             for suffix, body in ((extension, data), ("cls", str(label).encode())):
                 info = tarfile.TarInfo(f"{name}.{suffix}")
                 info.size = len(body)
                 tar.addfile(info, io.BytesIO(body))
-            count += 1
-            if count == limit:
+            sums.append(checksum(data))
+            if len(sums) == limit:
                 break
-    return count
+    return sums
 
 
-def _write_index(out: Path, paths: list[Path]) -> None:
+def _write_index(out: Path, paths: list[Path], sums: list[int]) -> None:
     index = ShardIndex.join([index_shard(str(p), number=i) for i, p in enumerate(paths)])
     columns: dict[str, NDArray[Any]] = {
         "shard": index.shard,
         "offset": index.offset,
         "size": index.size,
         "label": index.label,
+        CHECKSUMS: np.array(sums, dtype=np.int64),
     }
     files = {"names": np.array([p.name for p in paths]), "sizes": np.array([p.stat().st_size for p in paths])}
     with atomic(out / "index.npz") as partial:

@@ -1,19 +1,26 @@
 """The images of studies: drawn or resized once, kept in the store, and read from there by every run."""
 
+import logging
+import os
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from sightline import fingerprints
+from sightline.archives import map_array, save_array
 from sightline.data.arrays import Arrays
 from sightline.data.datasets import Dataset
 from sightline.data.draws import hash_key, permute
 from sightline.data.source import dataset
-from sightline.files import lock
-from sightline.spec import atomic
+from sightline.files import atomic, lock, remove_leftovers, set_aside
 from sightline.studies.engine.specs import Images, digest, sparse
+from sightline.studies.engine.store import read, write
+from sightline.untrusted import printable
 
 PIECE = 1024  # images at a time
+CHECKED: set[tuple[Path, tuple[int, int, int]]] = set()  # by this process: files as they were then
+log = logging.getLogger(__name__)
 
 
 def open_images(images: Images, store: Path, *, masks: bool = False) -> Dataset:
@@ -21,15 +28,48 @@ def open_images(images: Images, store: Path, *, masks: bool = False) -> Dataset:
     source = source_of(images)
     if masks:
         return source
-    folder = store / "images" / digest("images", sparse(images))
-    file = folder / "images.npy"
-    if not file.exists():
-        with lock(folder / ".lock"):
-            if not file.exists():
-                with atomic(file) as partial, partial.open("wb") as out:
-                    np.save(out, pixels(source, images), allow_pickle=False)
-    stack = np.load(file, mmap_mode="r")
-    return Arrays(stack, source.labels, classes=source.classes, name=images.name)
+    file = store / "images" / digest("images", sparse(images)) / "images.npy"
+    if (file, _stamp(file)) not in CHECKED:
+        with lock(file.with_name(".lock")):
+            remove_leftovers(file.parent)
+            check_source(source, images, file.with_name("source.json"))
+            if not is_whole(file):
+                with atomic(file) as partial:
+                    save_array(partial, pixels(source, images))
+        CHECKED.add((file, _stamp(file)))
+    return Arrays(map_array(file), source.labels, classes=source.classes, name=images.name)
+
+
+def check_source(source: Dataset, images: Images, note: Path) -> None:
+    """Refuse images that are others than when the first task of the study read them: pixels and labels would mix."""
+    known = {"fingerprint": source.fingerprint(), "rules": fingerprints.VERSION}
+    before = read(note) if note.exists() else {}
+    if before.get("rules") != known["rules"]:  # the first time
+        write(note, known)
+    elif before != known:
+        raise ValueError(
+            f"{images.name} ({images.split}) has changed since this folder's studies read it: bring the images back, "
+            f"or give another --out (removing {printable(note.parent)} mixes numbers of both)."
+        )
+
+
+def is_whole(file: Path) -> bool:
+    """Whether the file is there as it was written; a damaged one is set aside."""
+    if not os.path.lexists(file):
+        return False
+    try:
+        map_array(file)
+        return True
+    except ValueError as error:
+        log.warning("%s It is now %s, and drawn again.", error, set_aside(file).name)
+        return False
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    if not file.is_file():
+        return 0, 0, 0
+    about = file.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def source_of(images: Images) -> Dataset:

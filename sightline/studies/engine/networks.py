@@ -1,11 +1,15 @@
 """The networks of a study: before their first step, and as a training left them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sightline.data.datasets import Dataset
 from sightline.models.construct import Model, build
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.specs import Training
 from sightline.studies.engine.store import Store
 from sightline.weights.loading import load
+from sightline.weights.report import WeightsError
 
 
 def initial(store: Store, training: Training, data: Dataset) -> Model:
@@ -15,11 +19,21 @@ def initial(store: Store, training: Training, data: Dataset) -> Model:
         return build(training.model, classes=len(data.classes), size=size, seed=training.seed, **changes)
     folder = store.folder(training.start) / "train"
     same = training.start.images.name == training.images.name  # then the head knows these classes
-    return load(folder, classes=None if same else list(data.classes), size=size, **changes)
+    with _how_to_repair(store, training.start):
+        return load(folder, classes=None if same else list(data.classes), size=size, **changes)
 
 
 def trained(store: Store, training: Training) -> Model:
     """The model that a training left, or an untrained one."""
     if training.recipe is None:
         return initial(store, training, open_images(training.images, store.path))
-    return load(store.folder(training) / "train")
+    with _how_to_repair(store, training):
+        return load(store.folder(training) / "train")
+
+
+@contextmanager
+def _how_to_repair(store: Store, training: Training) -> Iterator[None]:
+    try:
+        yield
+    except WeightsError as error:
+        raise ValueError(f"{error} Remove {store.folder(training)}, and the same command trains it again.") from error

@@ -2,7 +2,9 @@
 
 import importlib.resources
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from sightline.studies.engine.store import Store, read, with_needs, write
 from sightline.studies.engine.study import Decides, Label, SeedNumbers
 from sightline.studies.verdict import Verdict
 from sightline.training.run.identity import environment
+from sightline.untrusted import escape_controls, printable
 
 Numbers = dict[int, dict[Label, dict[str, Any]]]
 
@@ -31,29 +34,42 @@ def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Mea
                 rows.append({"name": measured, "cell": dict(cell), "seed": seed, "numbers": store.result(m)})
     trainings = [t for t in tasks if isinstance(t, Training) and store.state(t) == "done"]
     known = [store.result(t) for t in trainings]
-    total = {k: sum(r.get(k, 0) for r in known) for k in ("images", "macs")}
+    total = {k: sum(n for r in known if isinstance(n := r.get(k, 0), int)) for k in ("images", "macs")}
     failed = [{"key": t.key, "reason": store.reason(t)} for t in tasks if store.state(t) == "failed"]
     complete = all(store.state(t) == "done" for t in tasks)
     head = {"study": name, "version": VERSION, "smoke": smoke, "seeds": list(plan), "complete": complete}
     spent = sum(store.spent(t) for t in tasks)
     folder = store.path / "results"
     cost = {"core_hours": round(spent / 3600, 3), "tasks": len(tasks), "failed": failed, **environment()}
-    write(folder / f"{name}.spent.json", cost)
-    write(folder / f"{name}.json", {**head, "trainings": len(trainings), **total, "rows": rows})
+    with store.writing():
+        write(folder / f"{name}.spent.json", cost)
+        write(folder / f"{name}.json", {**head, "trainings": len(trainings), **total, "rows": rows})
     return folder / f"{name}.json"
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], Numbers]:
     """A file of results: what it says of itself, and the numbers by seed and label."""
     held = read(path)
-    if held.get("study") not in STUDIES or "rows" not in held:
-        raise ValueError(f"{path} holds no results of a study.")
-    axes = list(get_study(held["study"]).axes)
-    numbers: Numbers = {seed: {} for seed in held["seeds"]}
-    for row in held["rows"]:
-        cell = tuple((axis, row["cell"][axis]) for axis in axes if axis in row["cell"])
-        numbers[row["seed"]][row["name"], cell] = row["numbers"]
-    return held, numbers
+    if str(held.get("study")) not in STUDIES or "rows" not in held:
+        raise ValueError(f"{printable(path)} holds no results of a study.")
+    with sentence(path):
+        axes = list(get_study(held["study"]).axes)
+        numbers: Numbers = {operator.index(seed): {} for seed in held["seeds"]}
+        for row in held["rows"]:
+            cell = tuple((axis, row["cell"][axis]) for axis in axes if axis in row["cell"])
+            numbers[row["seed"]][row["name"], cell] = {**row["numbers"]}
+        counts = {k: operator.index(held[k]) for k in ("trainings", "images", "macs")}
+        return {**held, **counts, "complete": bool(held["complete"]), "smoke": bool(held["smoke"])}, numbers
+
+
+@contextmanager
+def sentence(path: Path) -> Iterator[None]:
+    """Whatever a file of another origin makes the statistics stumble over is its fault, and said of it."""
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
+        why = f"{type(error).__name__}: {escape_controls(str(error)):.100}"
+        raise ValueError(f"{printable(path)} does not hold what its study writes ({why}).") from error
 
 
 def judge_results(path: str | Path) -> list[dict[str, Any]]:
@@ -68,15 +84,16 @@ def judge_results(path: str | Path) -> list[dict[str, Any]]:
     study = get_study(held["study"])
     seeds = [SeedNumbers(study, numbers, seed) for seed in sorted(numbers)]
     rows = []
-    for d in study.decides:
-        v = d.verdict(seeds)
-        more = {
-            "controls": controls(d, seeds),
-            "constructed": constructed().get(f"{study.name}/{d.claim}", []),
-            "takes": takes(v),
-            "smoke": held["smoke"],
-        }
-        rows.append(claim_row(v, study.name, study.scale, d.paper) | more)
+    with sentence(Path(path)):
+        for d in study.decides:
+            v = d.verdict(seeds)
+            more = {
+                "controls": controls(d, seeds),
+                "constructed": constructed().get(f"{study.name}/{d.claim}", []),
+                "takes": takes(v),
+                "smoke": held["smoke"],
+            }
+            rows.append(claim_row(v, study.name, study.scale, d.paper) | more)
     return rows
 
 
@@ -170,4 +187,9 @@ def result_files(folder: str | Path) -> list[Path]:
 def read_spent(path: Path) -> dict[str, Any]:
     """What a study cost, from the file beside its results; empty where there is none."""
     beside = path.with_name(f"{path.stem}.spent.json")
-    return read(beside) if beside.exists() else {}
+    if not beside.exists():
+        return {}
+    held = read(beside)
+    with sentence(beside):
+        texts = {k: escape_controls(str(held.get(k) or "")) for k in ("commit", "command")}
+        return {**held, **texts, "core_hours": float(held.get("core_hours", 0.0))}

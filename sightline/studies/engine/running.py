@@ -1,5 +1,6 @@
 """`sl.studies.run_studies`: plan, do what is not done, write the results. The same call resumes."""
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from sightline.studies.engine.slurm import Cluster, run_slurm
 from sightline.studies.engine.specs import Measurement, Task, Training
 from sightline.studies.engine.store import Store, read, with_needs, write
 from sightline.studies.engine.study import Study, check_seeds
+from sightline.untrusted import printable
 
 SMOKE_SEEDS = 2
 PER_IMAGE = {"bit": 2.1e-3}  # seconds of one core for an image of 24 px in training, by the model's family
@@ -74,9 +76,11 @@ def run_studies(
     store = Store(Path(out))
     if isinstance(on, Cluster):
         on.check()
-    store.prepare()
-    for s in started:
-        write(store.path / "started" / f"{s.study}.json", {**vars(s), "only": dict(s.only or {})})
+    store.check()
+    with store.writing():
+        store.prepare()
+        for s in started:
+            write(store.path / "started" / f"{s.study}.json", {**vars(s), "only": dict(s.only or {})})
     until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     if isinstance(on, Cluster):  # all at once: Slurm decides what comes first
         tasks = {t.key: t for s in started for t in s.tasks()}
@@ -92,9 +96,12 @@ def run_studies(
 def unfinished(store: Store, tasks: Iterable[Task], say: Callable[[str], None]) -> list[Task]:
     """The tasks that are not done, each with its description in its folder."""
     whole = list(tasks)
-    todo = [t for t in whole if store.state(t) != "done"]
-    for task in todo:
-        store.describe(task)
+    with store.writing():
+        for path in (p for t in whole for p in store.repair(t)):
+            say(f"{path.with_suffix('')} was damaged: it is now {path.name}, and what it was for is done again")
+        todo = [t for t in whole if store.state(t) != "done"]
+        for task in todo:
+            store.describe(task)
     say(f"{len(whole)} tasks, {len(whole) - len(todo)} of them done before; in {store.path}")
     return todo
 
@@ -121,14 +128,19 @@ def studies_status(out: str | Path = "studies", *, jobs: int = 1) -> list[dict[s
     if not (store.path / "started").is_dir():
         raise ValueError(f"{out} holds no studies: start one with sightline study run NAME --out {out}.")
     store.check()
-    rows = []
-    for path in sorted((store.path / "started").glob("*.json")):
-        s = read(path)
-        only = {k: tuple(v) for k, v in (s["only"] or {}).items()} or None
-        rows.append(
-            status_row(store, Started(study=s["study"], seeds=tuple(s["seeds"]), smoke=s["smoke"], only=only), jobs)
-        )
-    return rows
+    paths = sorted((store.path / "started").glob("*.json"))
+    return [status_row(store, started_in(path), jobs) for path in paths]
+
+
+def started_in(path: Path) -> Started:
+    """A study as its file says that it was started."""
+    held = read(path)
+    try:
+        only = {str(k): tuple(map(str, v)) for k, v in (held["only"] or {}).items()}
+        seeds = check_seeds([operator.index(s) for s in held["seeds"]])
+        return start(get_study(str(held["study"])), seeds=seeds, smoke=bool(held["smoke"]), only=only)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{printable(path)} names no study that was started ({error!s:.200}): remove it.") from error
 
 
 def status_row(store: Store, started: Started, jobs: int) -> dict[str, Any]:

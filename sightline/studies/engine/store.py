@@ -1,17 +1,22 @@
 """Where studies are kept: one folder per training and per measurement, by key. The state is the file system."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.files import lock
+import xxhash
+
+from sightline.files import lock, remove_leftovers, set_aside
 from sightline.spec import atomic, from_json, to_json
 from sightline.studies.engine.specs import VERSION, Measurement, Task, Training, sparse, task_of
-from sightline.untrusted import read_text
+from sightline.untrusted import printable, read_text
 
 State = Literal["done", "failed", "waiting"]
 MARK, SPEC, RESULT, SPENT, FAILED = "studies.json", "spec.json", "result.json", "spent.json", "failed.json"
+SUM = "checksum"
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Store:
         """Refuse a folder of another version, or of something else."""
         mark = self.path / MARK
         if mark.exists():
-            there = read(mark).get("version")
+            there = self._version()
             if there != VERSION:
                 versions = f"runs of version {there} of the studies; this is version {VERSION}"
                 raise ValueError(f"{self.path} holds {versions}: give another --out.")
@@ -34,11 +39,27 @@ class Store:
         elif self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file: give a folder as --out.")
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write files that are no task's own, as the only process for that moment; the others wait."""
+        with lock(self.path / ".lock"):
+            remove_leftovers(self.path)
+            yield
+
     def prepare(self) -> None:
         """Check the folder, and mark a new one."""
         self.check()
-        if not (self.path / MARK).exists():
+        if not (self.path / MARK).exists() or not _is_whole(self.path / MARK):
             write(self.path / MARK, {"version": VERSION})
+
+    def _version(self) -> Any:
+        """What the mark says; if it is damaged in a folder with studies, this version, which then marks it again."""
+        try:
+            return read(self.path / MARK).get("version")
+        except ValueError:
+            if (self.path / "started").is_dir():
+                return VERSION
+            raise
 
     def folder(self, task: Task) -> Path:
         """The task's own folder."""
@@ -69,6 +90,15 @@ class Store:
             kind = "training" if isinstance(task, Training) else "measurement"
             write(spec, {kind: sparse(task)})
 
+    def repair(self, task: Task) -> list[Path]:
+        """Set aside the files of a task that are damaged, so that it is done again; their paths."""
+        return [set_aside(path) for path in self.files(task) if not _is_whole(path, task)]
+
+    def files(self, task: Task) -> list[Path]:
+        """The files of a task that are there, whatever they are."""
+        paths = [self.folder(task) / name for name in (SPEC, RESULT, SPENT, FAILED)]
+        return [path for path in paths if os.path.lexists(path)]
+
     def result(self, task: Task) -> dict[str, Any]:
         """The numbers of a task that is done."""
         return read(self.folder(task) / RESULT)
@@ -91,31 +121,62 @@ class Store:
         write(self.folder(task) / SPENT, {"core_seconds": round(self.spent(task) + core_seconds, 2)})
 
     def spent(self, task: Task) -> float:
-        """Core-seconds that a task has cost so far; what was killed is not counted."""
+        """Core-seconds that a task has cost so far; what was killed is not counted, nor what a damaged file says."""
         path = self.folder(task) / SPENT
-        return float(read(path).get("core_seconds", 0.0)) if path.exists() else 0.0
+        return core_seconds(read(path)) if path.exists() and _is_whole(path, task) else 0.0
+
+
+def core_seconds(held: Mapping[str, Any]) -> float:
+    """What spent.json says."""
+    spent = held.get("core_seconds", 0.0)
+    if not isinstance(spent, int | float) or not 0 <= spent < float("inf"):
+        raise ValueError("its core-seconds are no number")
+    return float(spent)
 
 
 def task_in(folder: Path) -> Task:
     """The task that a folder is for."""
-    return task_of(read(folder / SPEC))
+    held = read(folder / SPEC)
+    try:
+        return task_of(held)
+    except (TypeError, LookupError, AttributeError, ValueError) as error:
+        raise ValueError(f"{printable(folder / SPEC)} describes no task ({error!s:.100}): remove it.") from error
+
+
+def _is_whole(path: Path, task: Task | None = None) -> bool:
+    """Whether a file can be read, and says what such a file of this task says."""
+    try:
+        held = read(path)
+        if path.name == SPENT:
+            core_seconds(held)
+        return task is None or path.name != SPEC or task_in(path.parent).key == task.key
+    except (ValueError, TypeError):
+        return False
 
 
 def read(path: Path) -> dict[str, Any]:
-    """One JSON file."""
+    """One JSON file, its checksum compared; files of version 0.2.0 have none."""
     try:
         found = from_json(read_text(path))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): remove it, and run the same command again.") from error
+        if isinstance(found, dict) and found.pop(SUM, None) not in (None, checksum(found)):
+            raise ValueError("its checksum differs")
+    except (OSError, ValueError) as error:
+        why = f"{error!s:.200}"
+        raise ValueError(f"{printable(path)} is damaged ({why}): remove it, and run the same command again.") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} was not written by a study: remove it.")
+        raise ValueError(f"{printable(path)} was not written by a study: remove it.")
     return found
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
-    """One JSON file, whole or not at all."""
+    """One JSON file with a checksum, whole or not at all."""
     with atomic(path) as partial:
-        partial.write_text(to_json(dict(value), indent=1) + "\n")
+        partial.write_text(to_json({**value, SUM: checksum(value)}, indent=1) + "\n")
+
+
+def checksum(value: Mapping[str, Any]) -> str:
+    """Of the values, not of the text: a file may be indented otherwise."""
+    return xxhash.xxh3_64_hexdigest(to_json(dict(value)).encode("utf-8", "surrogatepass"))
 
 
 def with_needs(measurements: list[Measurement]) -> list[Task]:

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sightline.studies.effects import Effect, over_seeds
 from sightline.studies.engine.specs import Measurement
@@ -135,16 +135,24 @@ def pooled(d: Decides, seeds: Sequence[SeedNumbers]) -> Verdict:
             continue
         for row in rows:
             if row["claim"] == d.claim:
-                names = ("what", "value", "low", "high", "bound", "side", "margin", "over", "n", "p")
-                effects = tuple(Effect(**{k: e[k] for k in names if k in e}) for e in row["effects"])
+                effects = tuple(map(effect_of, row["effects"]))
                 by_seed[s.seed] = Verdict(
-                    claim=d.claim, source=d.source, statement=d.statement, models=tuple(row["models"]),
-                    effects=effects, note=row["note"],
+                    claim=d.claim, source=d.source, statement=d.statement, models=tuple(map(str, row["models"])),
+                    effects=effects, note=str(row["note"]),
                 )  # fmt: skip
                 break
     if not by_seed:
         return Verdict(claim=d.claim, source=d.source, statement=d.statement, models=(), effects=())
     return over_training(by_seed)
+
+
+def effect_of(plain: Mapping[str, Any]) -> Effect:
+    """An effect from plain values, which may come from elsewhere."""
+    kinds = {"what": str, "over": str, "side": str, "n": int}
+    kinds |= dict.fromkeys(("value", "low", "high", "bound", "margin", "p"), float)
+    if plain.get("side", "above") not in get_args(Side):
+        raise ValueError("an effect lies above, below or within")
+    return Effect(**{k: kind(plain[k]) for k, kind in kinds.items() if k in plain})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from sightline.files import lock
+from sightline.files import lock, open_log, remove_leftovers
 from sightline.models.costs import Cost, cost
 from sightline.models.variants import Config
 from sightline.studies.engine.images import open_images
@@ -35,6 +35,7 @@ def do(store: Store, task: Task) -> Outcome:
             if store.state(task) == "done":
                 return "done"
             start = time.process_time()
+            remove_leftovers(folder)
             try:
                 with quiet(folder):
                     result = outcome(store, task)
@@ -61,7 +62,7 @@ def quiet(folder: Path) -> Iterator[None]:
     """Progress goes to a file beside the run, with everything else that is printed."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        (folder / "output.txt").open("a") as file,
+        open_log(folder / "output.txt") as file,
         contextlib.redirect_stdout(file),
         contextlib.redirect_stderr(file),
     ):
@@ -70,11 +71,11 @@ def quiet(folder: Path) -> Iterator[None]:
 
 def outcome(store: Store, task: Task) -> dict[str, Any]:
     """The numbers of a task."""
+    missing = [t for t in task.needs if store.state(t) != "done"]
+    if missing:  # where somebody else decides the order: its folder may hold weights of half a training
+        raise ValueError(f"it needs run {missing[0].key}, which is not done.")
     if isinstance(task, Training):
         return train(store, task)
-    missing = [t for t in task.needs if store.state(t) != "done"]
-    if missing:
-        raise ValueError(f"it needs run {missing[0].key}, which is not done.")
     lost = [t for t in task.needs if "diverged" in store.result(t)]
     if lost and task.name != "course":
         return {"diverged": [t.key for t in lost]}

@@ -18,7 +18,7 @@ from sightline.models.construct import Model
 from sightline.spec import Displayable, from_json, to_json
 from sightline.training.run.curves import Curves
 from sightline.training.run.identity import comparable, find_difference
-from sightline.untrusted import read_text
+from sightline.untrusted import read_bytes, read_text
 from sightline.weights.loading import load
 
 log = logging.getLogger("sightline.training")
@@ -95,7 +95,7 @@ class Run(Displayable):
     def _read_log(self) -> tuple[list[dict[str, Any]], list[int]]:
         """The sound rows, and the numbers of the damaged lines."""
         try:
-            lines = read_text(self.path / LOG).split("\n")
+            lines = read_bytes(self.path / LOG).split(b"\n")  # one that is no UTF-8 is damaged, the others are not
         except FileNotFoundError:
             return [], []
         *whole, _ = lines  # what follows the last line break was never completed
@@ -184,7 +184,7 @@ class Run(Displayable):
                 shutil.copyfile(self.path / name, partial)
 
 
-def _row(line: str) -> dict[str, Any] | None:
+def _row(line: bytes) -> dict[str, Any] | None:
     """A line of the log; None if it is damaged."""
     try:
         row = from_json(line)

@@ -88,7 +88,7 @@ def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], tuple[s
     if isinstance(act, str) and act != "relu":
         forms = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh"}
         if act not in forms:
-            raise WeightsError(f"{folder} asks for the activation {act!r}; Sightline's ViT has {', '.join(forms)}.")
+            raise WeightsError(f"{folder} asks for the activation {act!r:.80}; Sightline's ViT has {', '.join(forms)}.")
         hints["gelu"] = forms[act]
     if config.get("global_padding") or config.get("layer_type", "preactivation") != "preactivation":
         raise WeightsError(

@@ -7,6 +7,7 @@ sharded model would have to fit into the memory of one process.
 
 import json
 import math
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import xxhash
 from torch import Tensor
 
 from sightline.files import atomic
+from sightline.untrusted import open_regular
 from sightline.weights.report import WeightsError
 
 CHECKSUMS = "sightline-checksums"  # our entry in the metadata: the algorithm, one of the header, one of each tensor
@@ -52,8 +54,8 @@ class SafetensorsSource:
     verify: bool = True  # compare checksums, where the file has them
 
     def __post_init__(self) -> None:
-        size = self.path.stat().st_size
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
+            size = os.fstat(file.fileno()).st_size
             (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
             if length > min(HEADER_LIMIT, size - 8):
                 raise WeightsError(f"{self.path} claims a header of {length} bytes, more than is possible: damaged.")
