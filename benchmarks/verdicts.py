@@ -148,7 +148,10 @@ def of_similarity(vit: Layers, cnn: Layers) -> Population:
     def make(rows: Rows, groups: int) -> list[sl.Result]:
         own, other, both = (similarity(a, b, rows, groups) for a, b in ((vit, None), (cnn, None), (vit, cnn)))
         depth = np.linspace(0, len(both.columns) - 1, len(own.rows)).round().astype(int)
-        blocks = by_block(both, depth, 1000), by_block(own, np.arange(len(own.rows))[::-1], 9000)
+        blocks = (
+            by_block(both, depth, 1000),
+            by_block(own, np.minimum(np.arange(len(own.rows)) + 3, len(own.rows) - 1), 9000),
+        )
         return [own, other, both, *blocks]
 
     return Population(("C1", "C2", "C3", "C4", "C20"), len(next(iter(vit.values.values()))), make, CKA_GROUPS)

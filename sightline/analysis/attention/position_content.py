@@ -143,6 +143,7 @@ class LogitSums:
         self.pairs: dict[int, Tensor] = {}  # (groups, heads, n, n)
         self.squares: dict[int, Tensor] = {}  # (groups, 2, heads): of logits, of their means over queries
         self.first: dict[int, Tensor] = {}  # logits of the first image
+        self.known: dict[int, Tensor] = {}  # see `products`
         self.image: NDArray[np.uint8] | None = None
 
     def keep(self, block: int, probs: Tensor) -> None:
@@ -171,14 +172,23 @@ class LogitSums:
     def energies(self, block: int, without: int | None = None) -> tuple[Tensor, Tensor]:
         """(3 parts, heads) and their sum, of all images or without a group of them. With S the variance over images,
         the square of a mean of n holds S / n."""
-        pairs, squares, n = self.pairs[block].double().sum(0), self.squares[block].sum(0), self.images
+        squares, n = self.squares[block], self.images
+        kept = torch.ones(len(squares), dtype=torch.float64, device=squares.device)
         if without is not None:
-            pairs, squares = pairs - self.pairs[block][without], squares - self.squares[block][without]
-            n = int(self.images - self.sizes[without])
-        mean, (whole, columns) = pairs / n, squares / n
-        fixed, fixed_columns = mean.square().mean((1, 2)), mean.mean(1).square().mean(1)
+            kept[without], n = 0, int(self.images - self.sizes[without])
+        whole, columns = torch.einsum("g,gkh->kh", kept, squares) / n
+        fixed, fixed_columns = torch.einsum("a,khab,b->kh", kept, self.products(block), kept) / n**2
         content, key = ((a - b) * n / (n - 1) for a, b in ((whole, fixed), (columns, fixed_columns)))
         return torch.stack([fixed - content / n, key, content - key]), whole
+
+    def products(self, block: int) -> Tensor:
+        """(2, heads, groups, groups): mean products of the groups' sums of logits, and of their means over queries:
+        the mean square without any group follows from them. Computed once, after the last batch."""
+        if block not in self.known:
+            pairs = self.pairs[block].double().permute(1, 0, 2, 3)  # (heads, groups, n, n)
+            both = pairs.flatten(2), pairs.mean(2)
+            self.known[block] = torch.stack([x @ x.mT / x.shape[2] for x in both])
+        return self.known[block]
 
     def without_groups(self) -> NDArray[np.float64]:
         """(groups, 3 parts, blocks, heads); none where two images are not left."""
