@@ -51,7 +51,7 @@ def extract_splits(
     (20, 20)
     """
     if splits == ("train", "test") and os.path.isdir(name) and not available_splits(name):
-        halves = dataset(name).split(0.5, seed=0)
+        halves: tuple[Dataset, ...] = dataset(name).split(0.5, seed=0)
         log.warning(
             "%s has no folders train and test: half of each class is to train on (%d images), the others to test.",
             name, len(halves[0]),

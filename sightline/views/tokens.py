@@ -314,8 +314,8 @@ def patching_sentence(r: ActivationPatching) -> str:
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
         text += f"; of the heads, head {h + 1} of block {b + 1} restores most ({percent(float(heads[b, h]))})"
     if r.prefix.shape[2]:
-        half = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
-        where = f"from {counted(r.places[half[0]])} on" if half.size else "nowhere"
+        most = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
+        where = f"from {counted(r.places[most[0]])} on" if most.size else "nowhere"
         text += f"; the class token alone carries half of it {where}"
     return f"{text}. {r.passes:,} patched runs."
 
