@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,12 @@ def extract_splits(
     (20, 20)
     """
     if splits == ("train", "test") and os.path.isdir(name) and not available_splits(name):
-        halves: tuple[Dataset, ...] = dataset(name).split(0.5, seed=0)
+        halves: Sequence[Dataset] = dataset(name).split(0.5, seed=0)
         log.warning(
             "%s has no folders train and test: half of each class is to train on (%d images), the others to test.",
             name, len(halves[0]),
         )  # fmt: skip
     else:
-        halves = tuple(evaluation_data(model, name, split, num=num) for split in splits)
+        halves = [evaluation_data(model, name, split, num=num) for split in splits]
     train, test = (extract(model, part, **settings) for part in halves)
     return train, test
