@@ -305,8 +305,8 @@ def patching_sentence(r: ActivationPatching) -> str:
     block, kind = np.unravel_index(int(mean.argmax()), mean.shape)
     name = "MLP" if r.kinds[kind] == "mlp" else r.kinds[kind]
     share = percent(float(mean[block, kind]))
-    half = float(half_width(r.branches[:, block, kind]))
-    share += between(float(mean[block, kind]), half, percent)
+    wide = float(half_width(r.branches[:, block, kind]))
+    share += between(float(mean[block, kind]), wide, percent)
     where = "In this pair" if len(r.classes) == 1 else f"In {len(r.classes)} pairs, on average,"
     text = f"{where} the {name} branch of block {block + 1} restores {share} of the difference, more than any other"
     if r.heads.size:
