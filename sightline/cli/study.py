@@ -144,7 +144,8 @@ def judge_given(names: Sequence[str], out: str, as_json: bool, *, models: Any, d
         raise click.UsageError(f"--models and --data belong together, with the study seeing: {usage}")
     found = sl.studies.judge_networks(models, data, out=out, n=num)
     place = sl.studies.networks_folder(out, sl.observe.model_names(list(models)))
-    page = sl.write_report(place, place / "report", f"{' and '.join(models)} on {data}")
+    saved = {str(p.relative_to(place).with_suffix("")): sl.Result.load(p) for p in sorted(place.rglob("*.npz"))}
+    page = sl.write_report(saved, place / "report", f"{' and '.join(models)} on {data}")
     rows = [{**v.plain(), "scale": f"{', '.join(v.models)} on {data}"} for v in found]
     if as_json:
         show({"claims": rows, "page": str(page)}, True)

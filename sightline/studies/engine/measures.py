@@ -227,8 +227,9 @@ def positions(g: Given) -> Numbers:
 def judged(g: Given) -> Numbers:
     """Every analysis of the models and of the first beside each other, and what the claims' own statistics say."""
     o = g.options
-    found = verdicts(analyze(g.folder, g.models, o["names"], g.images[0], n=o["n"], only=o.get("only", ())))
-    prints = [identify(m).fingerprint for m in g.models]
+    models = [resize(m, o["size"]) for m in g.models] if "size" in o else g.models
+    found = verdicts(analyze(g.folder, models, o["names"], g.images[0], n=o["n"], only=o.get("only", ())))
+    prints = [identify(m).fingerprint for m in models]
     return {"verdicts": [row(v.plain(), prints) for v in found]}
 
 
