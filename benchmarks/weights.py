@@ -23,6 +23,7 @@ import numpy as np, torch
 torch.set_num_threads(2)
 import sightline as sl
 from sightline.models.construct import from_config
+import sightline.weights.loading, sightline.weights.probe  # imports are not loading
 timm = None
 if "timm" in sys.argv[1]:
     from tests.peers import timm

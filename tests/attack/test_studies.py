@@ -20,7 +20,7 @@ from sightline.studies.engine.work import do
 from tests.attack import mutations
 from tests.attack.faults import content
 from tests.attack.small_study import SMALL, run_here
-from tests.studies.tiny import IMAGES, train
+from tests.studies.tiny import IMAGES
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes and links are those of POSIX")
 
@@ -63,7 +63,7 @@ def test_damaged_files_of_tasks_are_set_aside_and_done_again(finished, out):
     folders = sorted(out.glob("runs/*"))
     (folders[0] / "spec.json").write_text('{"training": {"model": 3}}')
     (out / "studies.json").write_bytes(b"\x80")
-    (folders[1] / "spent.json").write_text('{"core_seconds": "much"}')
+    (folders[1] / "spent.json").write_text('{"core_seconds": 1' + "0" * 400 + "}")
     assert [row["trained"] for row in sl.studies.studies_status(out)] == ["2/2"]
     run_here(out)
     aside = {p.name for p in out.rglob("*.damaged")}
@@ -140,7 +140,7 @@ def test_images_of_a_store_are_checked_and_their_source_may_not_change(tmp_path,
 
 
 def test_a_task_of_another_process_is_left_to_it(out):
-    store, task = Store(out), train(1e-3, 0, steps=2)
+    store, task = Store(out), next(iter(SMALL.plan((0,))[0].values())).models[0]
     (store.folder(task) / "result.json").unlink()
     with lock(store.folder(task) / ".lock"):
         assert do(store, task) == "busy"

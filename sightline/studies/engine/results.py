@@ -59,6 +59,8 @@ def read_results(path: Path) -> tuple[dict[str, Any], Numbers]:
             cell = tuple((axis, row["cell"][axis]) for axis in axes if axis in row["cell"])
             numbers[row["seed"]][row["name"], cell] = {**row["numbers"]}
         counts = {k: operator.index(held[k]) for k in ("trainings", "images", "macs")}
+        if max(counts.values()).bit_length() > 100:
+            raise ValueError("a count is too large")
         return {**held, **counts, "complete": bool(held["complete"]), "smoke": bool(held["smoke"])}, numbers
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ class Store:
         if mark.exists():
             there = self._version()
             if there != VERSION:
-                versions = f"runs of version {there} of the studies; this is version {VERSION}"
+                versions = f"runs of version {there!s:.40} of the studies; this is version {VERSION}"
                 raise ValueError(f"{self.path} holds {versions}: give another --out.")
         elif self.path.is_dir() and (other := sorted(p.name for p in self.path.iterdir() if p.name[0] != ".")):
             raise ValueError(f"{self.path} holds {other[0]} and no studies: give another --out.")
@@ -92,7 +92,12 @@ class Store:
 
     def repair(self, task: Task) -> list[Path]:
         """Set aside the files of a task that are damaged, so that it is done again; their paths."""
-        return [set_aside(path) for path in self.files(task) if not _is_whole(path, task)]
+        aside = [set_aside(path) for path in self.files(task) if not _is_whole(path, task)]
+        folder = self.folder(task)
+        if self.state(task) == "done" and os.path.lexists(folder / ".lock"):
+            with suppress(BlockingIOError), lock(folder / ".lock", wait=False):  # killed with its last breath
+                (folder / FAILED).unlink(missing_ok=True)
+        return aside
 
     def files(self, task: Task) -> list[Path]:
         """The files of a task that are there, whatever they are."""
@@ -129,7 +134,7 @@ class Store:
 def core_seconds(held: Mapping[str, Any]) -> float:
     """What spent.json says."""
     spent = held.get("core_seconds", 0.0)
-    if not isinstance(spent, int | float) or not 0 <= spent < float("inf"):
+    if not isinstance(spent, int | float) or not 0 <= spent < 2**53:
         raise ValueError("its core-seconds are no number")
     return float(spent)
 
