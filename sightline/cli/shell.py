@@ -95,7 +95,7 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     rows = data if isinstance(data, list) else [{"what": k, "value": v} for k, v in data.items()]
     console = Console()
     if isinstance(data, list) and needed_width(rows) > console.width:
-        print_records(rows, title)
+        print_records(rows, title, width=console.width)
         return
     table = Table(
         title=Text(escape_controls(title), style="table.title"),
@@ -120,17 +120,22 @@ def needed_width(rows: list[dict[str, Any]]) -> int:
     return 2 + sum(2 + max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns)
 
 
-def print_records(rows: list[dict[str, Any]], title: str) -> None:
+def print_records(rows: list[dict[str, Any]], title: str, *, width: int) -> None:
     """A table that is too wide for the terminal, one value per line: columns of single letters cannot be read."""
-    if title:
-        tell(title, err=False)
+    import textwrap  # here: `--help` does without
+
+    def line(words: str) -> None:
+        for folded in textwrap.wrap(words, width, drop_whitespace=False, subsequent_indent="    "):
+            tell(folded, err=False)
+
+    line(title)
     for row in rows:
         (_, first), *others = row.items()
         click.echo()
-        tell(text(first), err=False)
+        line(text(first))
         for name, value in others:
             if text(value):
-                tell(f"  {name}: {text(value)}", err=False)
+                line(f"  {name}: {text(value)}")
 
 
 def text(value: Any) -> str:

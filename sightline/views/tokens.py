@@ -183,7 +183,7 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
     above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
     ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images: the class as at the end")
-    ends = np.array([wilson(int(row.sum()), len(row)) for row in r.agrees.T]).T
+    ends = np.array([wilson(int(np.nansum(row)), len(row)) for row in r.agrees.T]).T
     ax.fill_between(at, *ends, color=COLORS[0], alpha=0.18, linewidth=0)
     hits, below_it = (x[..., r.prefix :].mean(2) for x in ((r.rank == 0).astype(np.float64), where))
     label = "patches: that class is highest"

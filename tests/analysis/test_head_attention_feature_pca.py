@@ -16,11 +16,18 @@ def data():
     return sl.dataset("scenes/objects", num=12, size=32)
 
 
-def test_gaze_is_the_attention(data):
+@pytest.fixture(scope="module")
+def plain(data):
+    """The same as a batch of pixels, which are shown as they are; images of a dataset are shown larger."""
+    return torch.from_numpy(np.stack([np.asarray(data[i][0]) for i in range(len(data))])).permute(0, 3, 1, 2)
+
+
+def test_head_attention_is_the_attention(data, plain):
     model = sl.build("vit-nano4", classes=10, seed=0)
-    found = sl.head_attention(model, data, n=2)
-    whole = sl.analysis.attention_maps(model, data, block=3, query=7, n=2)
+    found = sl.head_attention(model, plain, n=2)
+    whole = sl.analysis.attention_maps(model, plain, block=3, query=7, n=2)
     assert found.images.shape == (2, 32, 32, 3)
+    assert sl.head_attention(model, data, n=2).images.shape == (2, 224, 224, 3)
     for image in range(2):
         for head in range(4):
             row = found.row(image, 3, head, 1 + 7)
@@ -49,7 +56,7 @@ def test_a_large_model_is_joined_and_says_so(data, monkeypatch):
     assert "joined" in found.caption
 
 
-def test_a_cnn_has_no_gaze(data):
+def test_a_cnn_has_no_heads(data):
     with pytest.raises(ValueError, match="no attention"):
         sl.head_attention(sl.build("bit-nano", classes=0), data)
 
@@ -63,10 +70,10 @@ def test_films_of_all_families(data, name):
     assert found.alike(0, 0, 1)[1] == pytest.approx(1)
 
 
-def test_all_components_give_the_cosines_of_the_features(data):
+def test_all_components_give_the_cosines_of_the_features(plain):
     """With every component kept, the cosine of bytes is that of the centered features, within rounding."""
     model = sl.build("vit-nano4", classes=0, seed=0)
-    found = sl.feature_pca(model, data, n=2, components=128)
+    found = sl.feature_pca(model, plain, n=2, components=128)
     images = torch.from_numpy(found.images).permute(0, 3, 1, 2)
     with sl.record(model.eval(), "blocks.0.mlp_sum") as tape, torch.no_grad():
         model(sl.data.normalize(images, model.image))
@@ -83,11 +90,11 @@ def test_thumbnails_undo_the_normalization(data):
     assert (shown == given.permute(0, 2, 3, 1).numpy()).all()
 
 
-def test_maps_come_with_their_images(data):
+def test_maps_come_with_their_images(plain):
     model = sl.build("vit-nano4", classes=10)
-    rolled = sl.attention_rollout(model, data, n=3)
+    rolled = sl.attention_rollout(model, plain, n=3)
     assert rolled.images.shape == (3, 32, 32, 3)
-    assert sl.attribution(model, data, n=3, steps=2).images.shape == (3, 32, 32, 3)
+    assert sl.attribution(model, plain, n=3, steps=2).images.shape == (3, 32, 32, 3)
 
 
 def test_receptive_fields_know_their_error(data):

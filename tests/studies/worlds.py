@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 import sightline as sl
-from sightline.studies import effects
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.definitions.bit import decay
 from sightline.studies.definitions.vit import data, positions
@@ -240,8 +238,7 @@ def worlds(study: Study, true: int) -> Iterator[list[SeedNumbers]]:
 def looked_at(study: Study, d: Any, results: list) -> list[SeedNumbers]:
     """Verdicts on constructed results, as if several seeds had given them up to the error over images."""
     claim = next(c for c in CLAIMS if c.number == d.claim)
-    with mock.patch.object(effects, "RESAMPLES", 20):  # the value is what counts here, its error is for the jitter
-        plain = judge(claim, gather(results))[0].plain()
+    plain = judge(claim, gather(results))[0].plain()
     rng, numbers = np.random.default_rng(0), {}
     for seed in range(study.seeds):
         shaken = [{**e, "value": e["value"] + error_of(e) * float(rng.standard_normal())} for e in plain["effects"]]

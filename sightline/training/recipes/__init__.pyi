@@ -2,6 +2,7 @@ from .bit import bit_upstream as bit_upstream
 from .hyperrule import bit_hyperrule as bit_hyperrule
 from .laptop import laptop_bit as laptop_bit
 from .laptop import laptop_masked as laptop_masked
+from .laptop import laptop_tune as laptop_tune
 from .laptop import laptop_vit as laptop_vit
 from .lookup import about as about
 from .lookup import get as get

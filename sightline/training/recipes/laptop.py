@@ -93,7 +93,7 @@ def laptop_masked(data: str = "cifar10", *, epochs: float | None = None) -> Reci
 def laptop_tune(*, num_images: int | None = None, lr: float = 0.01) -> Recipe:
     """Fine-tuning on up to 20,000 images on two cores, at the model's own image size: the default of `tune` there.
 
-        sightline tune pets/ --model deit-tiny.npz --out runs/pets
+        sightline tune pets/ --model deit-tiny.npz --recipe laptop_tune --out runs/pets
 
     As `vit_finetune` (SGD 0.9, cosine, clip 1, no decay, warm-up of a fifth), with batches of 64: 120 steps, or five
     epochs where these are more. Measured: DeiT-Tiny on 20 photographs of each of 37 breeds of pets, 88.6 % of 370 test
