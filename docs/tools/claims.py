@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sightline as sl
+from sightline.studies.engine.results import core_hours, result_files
 
 PAGE, RESULTS, ATLAS = Path("docs/papers.md"), Path("docs/studies"), Path("docs/gallery/atlas.html")
 STATES = ("holds", "does not hold", "undecided")
@@ -71,8 +72,7 @@ def main() -> None:
     sl.report.write_atlas(RESULTS, ATLAS)
     rows = {(row["study"], row["claim"]): row for row in judged if not row["smoke"]}
     PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
-    spent = [sl.spec.from_json(path.read_text()) for path in sorted(RESULTS.glob("*.spent.json"))]
-    print(headline(rows.values(), sum(s.get("core_hours", 0.0) for s in spent)))
+    print(headline(rows.values(), core_hours(result_files(RESULTS))))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from sightline.cli import main
 from sightline.studies.definitions.table import STUDIES
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.local import run_local
-from sightline.studies.engine.results import write_results
+from sightline.studies.engine.results import core_hours, write_results
 from sightline.studies.engine.specs import recipe_of, sparse, task_of
-from sightline.studies.engine.store import Store, with_needs
+from sightline.studies.engine.store import Store, with_needs, write
 from sightline.studies.engine.study import Decides, Question, SeedNumbers
 from sightline.studies.engine.work import do
 from tests.studies.tiny import IMAGES, TINY, train
@@ -185,3 +185,10 @@ def test_without_slurm_it_says_so(monkeypatch, tmp_path):
 
 def test_no_task_is_left_where_none_is_given(tmp_path):
     assert run_local(Store(tmp_path), [], jobs=1)
+
+
+def test_what_two_studies_share_was_spent_once(tmp_path):
+    for name, seconds in (("data", {"a": 3600, "b": 1800}), ("shots", {"a": 3600, "c": 900})):
+        write(tmp_path / f"{name}.spent.json", {"core_hours": sum(seconds.values()) / 3600, "seconds": seconds})
+    write(tmp_path / "decay.spent.json", {"core_hours": 2.0})  # written before there were seconds
+    assert core_hours(tmp_path / f"{name}.json" for name in ("data", "shots", "decay")) == 1.75 + 2

@@ -18,7 +18,7 @@ from sightline.report.page import STATES, environment
 from sightline.spec import atomic, legible
 from sightline.studies.definitions.table import get_study
 from sightline.studies.effects import LEVEL
-from sightline.studies.engine.results import judge_folder, read_results, read_spent, result_files
+from sightline.studies.engine.results import core_hours, judge_folder, read_results, read_spent, result_files
 from sightline.studies.engine.study import SeedNumbers
 
 
@@ -46,7 +46,7 @@ def write_atlas(results: str | Path, page: str | Path | None = None) -> Path:
             judged=judged,
             wrong=round(LEVEL * judged, 1),
             surviving=sum(row["survives"] and row["state"] != "undecided" for row in rows),
-            hours=round(sum(s["hours"] for s in studies), 1),
+            hours=round(core_hours(result_files(results)), 1),
             forest_width=WIDTH,
             plot=all_claims(rows),
             figures=figures(results),

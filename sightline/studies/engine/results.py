@@ -3,7 +3,7 @@
 import importlib.resources
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -38,9 +38,10 @@ def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Mea
     failed = [{"key": t.key, "reason": store.reason(t)} for t in tasks if store.state(t) == "failed"]
     complete = all(store.state(t) == "done" for t in tasks)
     head = {"study": name, "version": VERSION, "smoke": smoke, "seeds": list(plan), "complete": complete}
-    spent = sum(store.spent(t) for t in tasks)
-    folder = store.path / "results"
-    cost = {"core_hours": round(spent / 3600, 3), "tasks": len(tasks), "failed": failed, **environment()}
+    seconds = {t.key: round(store.spent(t), 1) for t in tasks}
+    folder, command = store.path / "results", f"sightline study run {name}{' --smoke' if smoke else ''}"
+    cost = {"core_hours": round(sum(seconds.values()) / 3600, 3), "tasks": len(tasks), "failed": failed}
+    cost |= {**environment(), "command": command, "seconds": seconds}
     with store.writing():
         write(folder / f"{name}.spent.json", cost)
         write(folder / f"{name}.json", {**head, "trainings": len(trainings), **total, "rows": rows})
@@ -184,6 +185,13 @@ def result_files(folder: str | Path) -> list[Path]:
     if not there:
         raise ValueError(f"There are no results of studies in {folder}: sightline study run NAME writes them.")
     return there
+
+
+def core_hours(paths: Iterable[Path]) -> float:
+    """What studies cost together: what two of them share was computed once."""
+    costs = [read_spent(path) for path in paths]
+    seconds = {key: float(n) for cost in costs for key, n in cost.get("seconds", {}).items()}
+    return sum(seconds.values()) / 3600 + sum(c.get("core_hours", 0.0) for c in costs if not c.get("seconds"))
 
 
 def read_spent(path: Path) -> dict[str, Any]:
