@@ -72,6 +72,7 @@ def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) ->
     """
     plan = plan or Demo()
     start = time.monotonic()
+    plan.prepare()
     ready = look_at_shipped(plan, say) if plan.minutes >= 1 else []  # a demo of seconds only trains
     if ready:
         first = write_report(named_results(ready, plan), plan.path / "report", TITLE)

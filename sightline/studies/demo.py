@@ -153,10 +153,14 @@ class Demo:
         train, val = self.images("train", HIGH), self.images("val", HIGH)
         return replace(whole, images=train, val=val, recipe=short, start=whole, changes=())
 
+    def prepare(self) -> None:
+        """Make the folder one of studies, before anything else is written to it; that of another thing is refused."""
+        Store(self.path).prepare()
+
     def train(self, say: Callable[[str], None]) -> dict[str, Run]:
         """Train what is not trained yet, one process with one thread for every core."""
+        self.prepare()
         store, study = Store(self.path), self.study()
-        store.prepare()
         tasks = with_needs(list(study.plan((self.seed,))[self.seed].values()))
         todo = [t for t in tasks if store.state(t) != "done"]
         for task in todo:

@@ -81,6 +81,24 @@ def test_the_command_ends_with_a_page(plan, steps, capsys):
     assert Path(out["page"]).read_text().startswith("<!DOCTYPE html>")
 
 
+def test_what_is_looked_at_first_is_in_nobodys_way(tmp_path, monkeypatch):
+    """The first page is written before the engine has trained anything: its folder must be the engine's by then."""
+    plan = sl.studies.Demo(out=tmp_path, minutes=1, models=("ViT",))
+
+    def look(plan, say):
+        (plan.path / "shipped").mkdir()
+        return []
+
+    def train(plan, say):
+        plan.prepare()
+        raise EnoughError
+
+    monkeypatch.setattr("sightline.report.demo.look_at_shipped", look)
+    monkeypatch.setattr(sl.studies.Demo, "run", train)
+    with pytest.raises(EnoughError):
+        sl.report.run_demo(plan)
+
+
 def test_models_of_the_package_are_looked_at_first(plan, monkeypatch):
     monkeypatch.setattr("sightline.report.demo.shipped", lambda: ["vit-nano4.cifar10"])
     monkeypatch.setattr("sightline.report.demo.is_prepared", lambda name: False)
