@@ -30,7 +30,7 @@ from sightline.training.run.folder import Run
 
 log = logging.getLogger("sightline.studies")
 SIZE, HIGH, BATCH = 32, 48, 128
-STEPS = 50  # of each model, per minute of the demo: about half of its time on two cores
+STEPS = 32  # of each model, for every minute of the demo: the four trainings take half of it on two cores
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ViT": ("vit-nano4", {}),
     "ViT-GAP": ("vit-nano4", {"pool": "gap"}),
