@@ -130,7 +130,7 @@ class WhatIfSums:
         return said[0].argmax(-1).cpu(), grams
 
     def whole(self, made: Batch) -> tuple[torch.Tensor, Grams, list[Any]]:
-        """The same with everything in place, and what every block but the last puts out."""
+        """The same with everything in place, and the output of every block but the last."""
         outputs: list[Any] = []
         with ExitStack() as stack:
             for block in self.target.attention_blocks[:-1]:
