@@ -164,13 +164,26 @@ def _is_same_file(path: Path, handle: int) -> bool:
 
 
 def check_in_place(path: Path) -> None:
-    """Refuse to write below a folder that this process has locked and that was moved since: nobody would find it."""
-    above = path.absolute().parents
+    """Refuse to write below a locked folder that was moved since, or through a link in it: nobody would find it."""
+    path = path.absolute()
     for held, handle in _HELD.items():
-        if held.parent in above and not _is_same_file(held, handle):
+        if held.parent not in path.parents:
+            continue
+        if not _is_same_file(held, handle):
             raise ValueError(
                 f"{held.parent} was moved or removed while this process was writing to it ({held.name} is gone): "
                 "move it back, or run the same command with the folder where it is now."
+            )
+        _refuse_links(path, held.parent)
+
+
+def _refuse_links(path: Path, above: Path) -> None:
+    """A link in a folder that somebody sent could lead anywhere."""
+    for folder in path.relative_to(above).parents:
+        if (above / folder).is_symlink() and folder != Path():
+            raise ValueError(
+                f"{above / folder} is a link to another folder, and nothing is written through links: remove it, "
+                "or write to a new folder."
             )
 
 

@@ -19,6 +19,7 @@ from sightline.observe.model import ObservedModel, evaluation_mode
 from sightline.observe.stream import Place, residual_stream, watching
 
 Pool = Literal["first", "patches", "all"]
+KEPT = "_readout"  # where an observed model keeps it
 CLOSE = 1e-3  # of the largest logit, between the readout and the model's own answer
 
 
@@ -56,7 +57,14 @@ class Readout:
 
 
 def readout(s: ObservedModel) -> Readout:
-    """How the model reads its last tokens, checked against its own answer."""
+    """How the model reads its last tokens, checked against its own answer, once for each observation."""
+    if KEPT not in s.__dict__:
+        s.__dict__[KEPT] = _find(s)
+    found: Readout = s.__dict__[KEPT]
+    return found
+
+
+def _find(s: ObservedModel) -> Readout:
     if not s.classes:
         raise ValueError(f"{s.name} has no classes: a head is needed to score tokens with, so load one with its head.")
     device, dtype = s.place

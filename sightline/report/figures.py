@@ -14,7 +14,7 @@ from sightline.spec import Result
 from sightline.studies.effects import Effect
 from sightline.views.drawing import draw
 from sightline.views.points import points
-from sightline.views.style import INK, enlarge_text, figure_style, narrow_figures
+from sightline.views.style import INK, enlarge_text, figure_style, fix_layout, narrow_figures
 
 WIDTH = 300  # size of the small plot of an effect
 PIXELS = 1.12  # per point: at 10 points, text has 11 pixels
@@ -35,7 +35,6 @@ def save_drawing(result: Result, base: Path) -> Drawing:
         figure = draw(result, title=False)
         enlarge_text(figure)
         drawing = _as_svg(figure)
-        figure.set_layout_engine("none")  # everything is in its place: finding it again takes as long as drawing it
         with atomic(f"{base}.png") as partial:
             figure.savefig(partial, format="png", dpi=110)
     with atomic(f"{base}.svg") as partial:
@@ -52,6 +51,7 @@ def narrow_drawing(result: Result) -> Drawing:
 
 
 def _as_svg(figure: Any) -> Drawing:
+    fix_layout(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return Drawing(buffer.getvalue(), points(figure), round(72 * figure.get_figwidth() * PIXELS))

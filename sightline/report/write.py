@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from sightline.files import atomic, exclusive
+from sightline.files import atomic, check_in_place, exclusive
 from sightline.report.collect import Collection, Given, PageEntry, collect
 from sightline.report.figures import Drawing, save_drawing
 from sightline.report.markdown import markdown
@@ -97,8 +97,10 @@ def _verdicts(found: Collection) -> list[Verdict]:
 
 def _drawing(e: PageEntry, folder: Path, found: Collection) -> Drawing | None:
     """The figure of a result; one that cannot be drawn gets a notice, the others continue."""
+    base = folder / "figures" / e.name
+    check_in_place(base)
     try:
-        return save_drawing(e.result, folder / "figures" / e.name)
+        return save_drawing(e.result, base)
     except OSError:  # a problem of the disk, not of the result
         raise
     except Exception as error:

@@ -173,8 +173,8 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
         if np.isfinite(r.class_token[0]).any():
             ax.plot(at, r.class_token[0][rows], marker="s", linestyle="--", color=COLORS[i], label=f"class, {kind}")
     ax.set_yscale("log")
-    for axis_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-        axis_formatter(lambda value, _: f"{value:.3g}")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    ax.yaxis.set_minor_formatter(lambda value, _: f"{value:.3g}" if f"{value:.0e}"[0] in "25" else "")
     ax.set_xlabel("addition, first to last")
     ax.set_ylabel("|skip| / |branch|")
     ax.legend(loc="best")

@@ -6,7 +6,7 @@ from typing import Any
 from sightline.files import atomic
 from sightline.spec import Result
 from sightline.training.run.folder import Run
-from sightline.views.style import NARROW, figure_style, is_narrow, new_figure
+from sightline.views.style import NARROW, figure_style, fix_layout, is_narrow, new_figure
 from sightline.views.table import view_of
 
 
@@ -67,6 +67,8 @@ def save_figure(result: Result, path: str | Path) -> list[Path]:
     base = Path(path)
     base = base.with_suffix("") if base.suffix in (".png", ".svg", ".npz") else base
     figure = draw(result)
+    with figure_style():
+        fix_layout(figure)
     out = []
     for kind in ("png", "svg"):
         place = base.with_name(f"{base.name}.{kind}")

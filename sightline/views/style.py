@@ -112,6 +112,14 @@ def new_figure(size: tuple[float, float]) -> Any:
     return figure
 
 
+def fix_layout(figure: Any) -> None:
+    """Find the place of everything once; with a layout engine, each file that is saved is drawn twice."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def to_png(figure: Any, *, dpi: int = 90) -> bytes:
     """The bytes of a figure as PNG."""
     buffer = io.BytesIO()

@@ -119,6 +119,18 @@ def test_a_link_where_a_partial_file_is_expected_leads_nobody_astray(tmp_path):
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+@posix
+@pytest.mark.parametrize("name", ["figures", "data"])
+def test_a_linked_folder_in_a_report_is_not_written_through(tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / name).symlink_to(tmp_path / "mine")
+    mass = sl.analysis.ObjectMass(title="Mass", caption="", mass=np.array([0.6, 0.5]), area=np.array([0.2, 0.1]))
+    with pytest.raises(ValueError, match=rf"sent/{name} is a link to another folder"):
+        sl.write_report([mass], tmp_path / "sent")
+    assert not list((tmp_path / "mine").iterdir())
+
+
 @pytest.fixture
 def nested(tmp_path):
     """An image below 1,500 folders, which no one else could remove."""

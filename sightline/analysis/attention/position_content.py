@@ -4,6 +4,7 @@ The analysis of variance that Song and Zhong 2023 and Doshi et al. 2026 apply to
 sees; the probabilities alone say that, up to a constant of each row, so it works where queries and keys are hidden.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,7 +129,7 @@ def centered_logits(probs: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
     >>> sl.analysis.centered_logits(logits.softmax(-1)).round(decimals=4).tolist()
     [[-0.5, 0.5], [1.0, -1.0]]
     """
-    logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log_()
+    logs = probs.log().clamp_(min=math.log(torch.finfo(probs.dtype).tiny))
     return logs.sub_(logs.mean(-1, keepdim=True))
 
 
