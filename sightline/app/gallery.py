@@ -1,4 +1,5 @@
-"""The images that the page offers: those of one folder, and scenes that are drawn on demand."""
+"""The images that the page offers: those of one folder, or a few photographs that ship with the package, and scenes
+that are drawn on demand."""
 
 import os
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from sightline.data.folder import find_images
 from sightline.data.images import EncodedImage, decode, read_bytes, read_header
 from sightline.data.source import dataset
 
+SAMPLES = Path(__file__).with_name("samples")
 SCENES = 12
 SCENE_SIDE = 224  # pixels
 MEGAPIXELS = 50
@@ -40,11 +42,10 @@ class Gallery:
 
     def files(self) -> list[Offered]:
         if not self.folder:
-            return []
+            return [Offered(p.stem, path=str(p)) for p in sorted(SAMPLES.glob("*.jpg"))]
         if not os.path.isdir(self.folder):
             raise ValueError(f"{self.folder} is no folder; --images takes a folder of photographs.")
-        root = Path(self.folder).resolve()
-        inside = [p for p in find_images(self.folder) if Path(p).resolve().is_relative_to(root)]
+        inside = [p for p in find_images(self.folder) if Path(p).resolve().is_relative_to(self.root())]
         if not inside:
             raise ValueError(f"{self.folder} has no images; --images takes a folder of photographs.")
         return [Offered(os.path.relpath(p, self.folder), path=p) for p in sorted(inside)]
@@ -54,9 +55,13 @@ class Gallery:
         one = self.offered[number]
         if not one.path:
             return one.name, decode(self.scenes().image(one.scene))
-        if not Path(one.path).resolve().is_relative_to(Path(self.folder).resolve()):  # it may have become a link
+        if not Path(one.path).resolve().is_relative_to(self.root()):  # it may have become a link
             raise BadImage(f"{one.name} is no longer in the folder.")
         return one.name, open_bytes(read_bytes(one.path))
+
+    def root(self) -> Path:
+        """The folder outside of which nothing is opened."""
+        return Path(self.folder or SAMPLES).resolve()
 
     def python(self, number: int) -> str:
         """The same image in Python."""

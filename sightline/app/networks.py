@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -117,8 +118,13 @@ def checkpoints(source: Any) -> list[str]:
     if not (folder / "run.json").is_file():
         return []
     known = (BEST, LAST, MODEL)
-    others = sorted(p.name for p in folder.glob("*.safetensors") if p.name not in known)
+    others = sorted((p.name for p in folder.glob("*.safetensors") if p.name not in known), key=_by_step)
     return [UNTRAINED, *others, *(name for name in known if (folder / name).is_file())]
+
+
+def _by_step(name: str) -> list[int | str]:
+    """Step 20 stands before step 100."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def resizable(s: ObservedModel) -> bool:

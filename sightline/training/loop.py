@@ -153,6 +153,8 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
                     save_weights(run, state, BEST)
                 else:
                     stale += 1
+            if recipe.keep_every is not None and step % recipe.keep_every == 0:
+                save_weights(run, state, f"step-{step}.safetensors")
             row |= run_evaluators(state, job.evals, step=step, last=step == plan.steps)
             if row:
                 log(step, row)
@@ -278,7 +280,8 @@ def prepare(job: Job, about: dict[str, Any], state: TrainState) -> tuple[Job, Tr
     state.recipe = replace(state.recipe, micro=plan.micro)
     if fresh:
         plan = measure_speed(state, job.train, plan, workers=job.workers)
-        check_disk(job.run.path, plan, state.model)
+        kept = plan.steps // state.recipe.keep_every if state.recipe.keep_every else 0
+        check_disk(job.run.path, plan, state.model, kept=kept)
         record = {**about, "plan": asdict(plan)}
     job = replace(job, plan=plan)
     processes.barrier()

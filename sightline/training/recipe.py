@@ -90,6 +90,7 @@ class Recipe:
     log_every: int = 50
     eval_every: int | None = None  # None: ten times per run
     save_every: int | None = None  # None: ten times per run, and every ten minutes
+    keep_every: int | None = None  # also keep the weights of every so many steps, for `sightline open`; None: none
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(Recipe).items():
@@ -97,7 +98,18 @@ class Recipe:
                 _refuse(f"{name}={getattr(self, name)!r}", f"expected one of {', '.join(map(str, choices))}")
         if (self.steps is None) == (self.epochs is None):
             _refuse(f"steps={self.steps}, epochs={self.epochs}", "give exactly one of them")
-        for name in ("batch", "steps", "epochs", "micro", "size", "log_every", "eval_every", "save_every", "patience"):
+        for name in (
+            "batch",
+            "steps",
+            "epochs",
+            "micro",
+            "size",
+            "log_every",
+            "eval_every",
+            "save_every",
+            "keep_every",
+            "patience",
+        ):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 _refuse(f"{name}={value}", "expected a number above 0")

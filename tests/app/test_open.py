@@ -2,6 +2,8 @@
 
 import gc
 import io
+import json
+import shutil
 import weakref
 
 import numpy as np
@@ -13,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 import sightline as sl
 from sightline.app.edits import edit_image
-from sightline.app.gallery import Gallery, open_upload
+from sightline.app.gallery import SAMPLES, Gallery, open_upload
 from sightline.app.nearest import nearest_layers
 from sightline.app.networks import checkpoints, open_networks, resized
 from sightline.app.passes import run
@@ -169,6 +171,15 @@ def test_uploads_have_limits(monkeypatch):
     with pytest.raises(ValueError, match="8000 x 8000"):
         open_upload(bomb)
     assert open_upload(png(Image.new("RGB", (8, 6)))).size == (8, 6)
+
+
+def test_photographs_ship_with_their_sources():
+    gallery = Gallery()
+    names = [o.name for o in gallery.offered if o.path]
+    sources = json.loads((SAMPLES / "SOURCES.json").read_text())
+    assert {f"{name}.jpg" for name in names} == set(sources) - {"about"}
+    assert all({"author", "license"} <= set(sources[f"{name}.jpg"]) for name in names)
+    assert min(gallery.open(names.index("cat"))[1].size) == 256
 
 
 def test_only_images_inside_the_folder_are_offered(tmp_path, photograph):
@@ -365,18 +376,19 @@ def test_a_run_folder_has_a_slider_over_its_checkpoints(tmp_path, networks, phot
     (tmp_path / "run.json").write_text("{}")
     sl.save(networks[0].own.model, tmp_path / "model.safetensors")
     sl.save(sl.build("vit-nano4", classes=10, depth=3, seed=5), tmp_path / "step-100.safetensors")
+    shutil.copy(tmp_path / "step-100.safetensors", tmp_path / "step-20.safetensors")
     session = Session(open_networks([tmp_path]), Gallery())
     about = session.about()["models"][0]
-    assert about["checkpoints"] == ["untrained", "step-100", "model"]
-    assert about["checkpoint"] == 2
+    assert about["checkpoints"] == ["untrained", "step-20", "step-100", "model"]
+    assert about["checkpoint"] == 3
     trained = unpack(next(session.upload(png(photograph))))[0]["top"]
-    frames = ask(session, "change", model=0, checkpoint=1)
+    frames = ask(session, "change", model=0, checkpoint=2)
     assert frames[0][0]["which"] == "plain"  # another model, untouched
     early = sl.predict(sl.load(tmp_path / "step-100.safetensors"), photograph)[0]
     np.testing.assert_allclose([row[2] for row in frames[0][0]["top"]], early.probabilities, atol=1e-5)
     assert ask(session, "change", model=0, checkpoint=0)[0][0]["top"] != trained
     compile(ask(session, "python")[0][0]["text"], "copied", "exec")
-    assert ask(session, "change", model=0, checkpoint=2)[0][0]["top"] == trained
+    assert ask(session, "change", model=0, checkpoint=3)[0][0]["top"] == trained
 
 
 def test_the_nearest_layers_come_from_saved_results(tmp_path, networks):

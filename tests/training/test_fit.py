@@ -333,3 +333,14 @@ def test_log_and_save_intervals_may_change_between_starts(tmp_path):
         sl.fit(model(), train, recipe(), out=tmp_path / "run", evals=[(2, interrupt)])
     run = sl.fit(model(), train, replace(recipe(), log_every=2, save_every=5), out=tmp_path / "run")
     assert run.finished
+
+
+def test_weights_are_kept_along_the_way(tmp_path):
+    train, _ = data()
+    plain = sl.fit(model(), train, recipe(), out=tmp_path / "plain")
+    kept = sl.fit(model(), train, replace(recipe(), keep_every=4), out=tmp_path / "kept")
+    steps = recipe().steps
+    assert {p.name for p in kept.path.glob("step-*")} == {f"step-{i}.safetensors" for i in range(4, steps + 1, 4)}
+    assert (kept.path / "model.safetensors").read_bytes() == (plain.path / "model.safetensors").read_bytes()
+    early, last = (sl.load(kept.path / name).state_dict() for name in ("step-4.safetensors", "model.safetensors"))
+    assert any(not torch.equal(early[k], last[k]) for k in last)

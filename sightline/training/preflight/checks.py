@@ -143,10 +143,11 @@ def check_compiler() -> None:
         )
 
 
-def check_disk(folder: Path, plan: Plan, model: Model, free: int | None = None) -> None:
-    """Three states (the last two stay until a new one is complete) and three copies of the weights must fit."""
+def check_disk(folder: Path, plan: Plan, model: Model, *, kept: int = 0, free: int | None = None) -> None:
+    """Three states (the last two stay until a new one is complete) and three copies of the weights must fit, and those
+    that are kept along the way."""
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    need = 3 * plan.state_bytes + 3 * weights
+    need = 3 * plan.state_bytes + (3 + kept) * weights
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free if free is None else free
     if need > free:

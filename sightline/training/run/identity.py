@@ -21,6 +21,7 @@ from sightline.training.recipe import Recipe
 MAY_CHANGE = (
     "log_every",
     "save_every",
+    "keep_every",
     "tensorboard",
     "track",
     "micro",

@@ -199,6 +199,8 @@ def test_disk_too_full(tmp_path):
     plan, m = check(data()[0]), model()
     weights = sum(4 * p.numel() for p in m.parameters())
     check_disk(tmp_path / "not" / "there", plan, m, free=3 * weights)
+    with pytest.raises(ValueError, match="need"):
+        check_disk(tmp_path / "not" / "there", plan, m, kept=1, free=3 * weights)
     with pytest.raises(ValueError, match=r"need \d+ MiB, and .* has 1 free: give another --out"):
         check_disk(tmp_path, plan, model(width=192, heads=3), free=2**20)
 
