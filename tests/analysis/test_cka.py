@@ -368,14 +368,14 @@ print(high_water())
 
 
 def test_resident_memory_does_not_grow_with_images():
-    """Peak resident memory of a process of its own; the features of 400 images would be 230 MiB."""
+    """Peak resident memory of a process of its own; the features of 200 images would be 115 MiB."""
 
     def peak(count):
         run = subprocess.run([sys.executable, "-c", PEAK.format(count=count)], capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
         return float(run.stdout)
 
-    assert peak(400) < peak(40) + 25
+    assert peak(200) < peak(40) + 25
 
 
 def test_saved_and_loaded(vit, make_images, tmp_path):
