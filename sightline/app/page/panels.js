@@ -21,8 +21,8 @@ const panels = (() => {
     context.drawImage(mask, 0, 0, context.canvas.width, context.canvas.height);
   }
 
-  // the places of an adopted model have its own names behind a prefix that says nothing
-  const plain = (name) => name.replace(/^inner\./, "");
+  // the places of an adopted model have its own names behind a prefix that says nothing; people count blocks from 1
+  const plain = (name) => name.replace(/^inner\./, "").replace(/^block (\d+)$/, (_, i) => `block ${Number(i) + 1}`);
 
   class Panel {
     constructor(number_, about, app) {
@@ -217,7 +217,7 @@ const panels = (() => {
         if (h === this.app.state.head) frame(context, x + 1, y + 1, tile - 5, tall - 5);
       }
       this.wall.dataset.across = across;
-      this.panes.wall.firstChild.textContent = `Heads of block ${block}; click one`;
+      this.panes.wall.firstChild.textContent = `Heads of block ${block + 1}; click one`;
     }
     strip() {
       const which = this.changed ? "changed" : "plain", pass = this.passes[which], view = this.view(), count = BY_DEPTH.includes(view) ? pass.places.length : 0;
@@ -239,12 +239,12 @@ const panels = (() => {
     sentence(which) {
       const pass = this.passes[which], level = this.level(which), view = this.view(), s = this.app.state, map = this.maps[which][view];
       const [x, y] = s.x === null ? [null, null] : this.inside(s.x, s.y, which);
-      const name = (cell, grid) => `row ${Math.floor(cell / grid[1])}, column ${cell % grid[1]}`;
+      const name = (cell, grid) => `row ${Math.floor(cell / grid[1]) + 1}, column ${cell % grid[1] + 1}`;
       const cell = (grid) => Math.floor(y * grid[0]) * grid[1] + Math.floor(x * grid[1]);
       const at = x === null ? (this.about.classToken ? "the class token" : "the mean of the patches") : name(cell(pass.grid), pass.grid);
       if (view === "attention" || view === "to") {
-        const block = this.block(which), { bytes, top } = this.mean(which, block), best = Math.max(bytes.indexOf(255), 0), head = s.head < 0 ? "mean of heads" : `head ${s.head}`;
-        return `Block ${block}, ${head}, ${view === "to" ? "to" : "from"} ${at}: most ${view === "to" ? "from" : "on"} ${name(best, pass.grid)} (${percent(top)}).`;
+        const block = this.block(which), { bytes, top } = this.mean(which, block), best = Math.max(bytes.indexOf(255), 0), head = s.head < 0 ? "mean of heads" : `head ${s.head + 1}`;
+        return `Block ${block + 1}, ${head}, ${view === "to" ? "to" : "from"} ${at}: most ${view === "to" ? "from" : "on"} ${name(best, pass.grid)} (${percent(top)}).`;
       }
       if (view === "similarity") {
         const v = this.places[which].frame[`similarity${level}`];
@@ -265,7 +265,7 @@ const panels = (() => {
     }
     neighbor() {
       const rows = this.app.nearest[this.number] || [], row = rows.find((r) => r.block === this.block());
-      this.near.textContent = row ? `Nearest by CKA: block ${row.other} of ${this.app.panels[1 - this.number].about.name} (${number(row.cka, 2)}).` : "";
+      this.near.textContent = row ? `Nearest by CKA: block ${row.other + 1} of ${this.app.panels[1 - this.number].about.name} (${number(row.cka, 2)}).` : "";
     }
 
     // the answer
@@ -299,7 +299,7 @@ const panels = (() => {
       const block = this.block(), kinds = this.about.kind === "vit" ? [["attention", "attention"], ["mlp", "MLP"], ["skip", "skips"], ["block", "whole block"]] : this.about.blocks ? [["block", "convolutions"]] : [];
       const rows = kinds.map(([kind, label]) => [`${kind} ${block}`, label]);
       const head = this.app.state.head;
-      if (this.about.kind === "vit" && head >= 0 && head < this.about.heads) rows.unshift([`head ${block}.${head}`, `head ${head}`]);
+      if (this.about.kind === "vit" && head >= 0 && head < this.about.heads) rows.unshift([`head ${block}.${head}`, `head ${head + 1}`]);
       const button = ([off, label]) => {
         const b = make("button", { type: "button", textContent: label, title: off });
         b.setAttribute("aria-pressed", String(this.off.has(off)));
@@ -310,7 +310,7 @@ const panels = (() => {
       const tokens = this.about.prefix.map((name, i) => [`prefix ${i}`, name]);
       const elsewhere = [...this.off].filter((o) => !rows.some((r) => r[0] === o) && !o.startsWith("prefix") && !o.startsWith("token"));
       const gone = [...this.off].filter((o) => o.startsWith("token")).length;
-      this.switches.replaceChildren(...(rows.length ? [`Switch off in block ${block}:`] : []), ...rows.map(button), ...(tokens.length ? ["or the", ...tokens.map(button)] : []),
+      this.switches.replaceChildren(...(rows.length ? [`Switch off in block ${block + 1}:`] : []), ...rows.map(button), ...(tokens.length ? ["or the", ...tokens.map(button)] : []),
         ...(elsewhere.length ? ["off:", ...elsewhere.map((o) => button([o, o]))] : []), ...(gone ? [`${gone} patches are gone`] : []));
       this.block_ = block;
     }

@@ -140,7 +140,7 @@ def distance_panels(d: Drawn, models: Sequence[str] = ("ViT", "hybrid")) -> list
         heads = d.table(seen("distance", who))
         nan = float("nan")
         ranks = {
-            f"head {k + 1}": [(float(i), float(row[k]), nan, nan) for i, row in enumerate(heads)]
+            f"head {k + 1}": [(float(i), float(row[k]), nan, nan) for i, row in enumerate(heads, 1)]
             for k in range(heads.shape[1])
         }
         panels.append((who, lines(ranks, Axes(x=BLOCK, y="distance / uniform"))))
@@ -155,7 +155,9 @@ def sorted_heads(d: Drawn) -> list[Panel]:
 def sorted_lines(heads: np.ndarray) -> Any:
     nan = float("nan")
     blocks = (0, 1, len(heads) - 2, len(heads) - 1)
-    series = {f"block {b}": [(float(k), float(x), nan, nan) for k, x in enumerate(np.sort(heads[b]))] for b in blocks}
+    series = {
+        f"block {b + 1}": [(float(k), float(x), nan, nan) for k, x in enumerate(np.sort(heads[b]), 1)] for b in blocks
+    }
     return lines(series, Axes(x="head, sorted", y="distance / uniform"))
 
 
@@ -186,8 +188,8 @@ def head_groups(d: Drawn) -> list[Panel]:
     table = d.table(lambda s: s("figures")["subsets"]["ViT, BiT"]["cka"])
     nan = float("nan")
     names = ("most local", "local", "global", "most global") if len(table) == 4 else [str(i) for i in range(len(table))]
-    series = {name: [(float(i), float(x), nan, nan) for i, x in enumerate(row)] for name, row in zip(names, table)}
-    return [("", lines(series, Axes(x="layer of the BiT", y=f"{CKA} with heads of block 0")))]
+    series = {name: [(float(i), float(x), nan, nan) for i, x in enumerate(row, 1)] for name, row in zip(names, table)}
+    return [("", lines(series, Axes(x="layer of the BiT", y=f"{CKA} with heads of block 1")))]
 
 
 def receptive(d: Drawn) -> list[Panel]:
@@ -227,7 +229,12 @@ def without_skips(d: Drawn) -> list[Panel]:
             table = d.table(lambda s, at=at: s("layers", removed=at)["similarity"])  # type: ignore[misc]
         except MissingNumberError:
             continue
-        panels.append(("intact" if at == skips.INTACT else f"block {at}", heat(table, Axes(x=BLOCK, y=BLOCK))))
+        panels.append(
+            (
+                "intact" if at == skips.INTACT else f"without the skips of block {at + 1}",
+                heat(table, Axes(x=BLOCK, y=BLOCK)),
+            )
+        )
     if not panels:
         raise MissingNumberError("not measured yet")
     return panels
