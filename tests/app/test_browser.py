@@ -25,10 +25,11 @@ FLAGS = [
     "--use-fake-device-for-media-stream",
     "--use-fake-ui-for-media-stream",  # a webcam that shows a test image
 ]
-DROP = """([bytes]) => {
+DROP = """([bytes, how]) => {
   const data = new DataTransfer();
   data.items.add(new File([new Uint8Array(bytes)], "own.png", { type: "image/png" }));
-  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+  const about = { dataTransfer: data, clipboardData: data, bubbles: true, cancelable: true };
+  document.body.dispatchEvent(how === "drop" ? new DragEvent(how, about) : new ClipboardEvent(how, about));
 }"""
 
 
@@ -80,11 +81,18 @@ class Tab:
             self.page.wait_for_timeout(30)
         return found
 
-    def drop(self, image):
+    def drop(self, image, how="drop"):
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
-        self.page.evaluate(DROP, [list(buffer.getvalue())])
+        self.page.evaluate(DROP, [list(buffer.getvalue()), how])
         self.until(lambda: self.panel(1).get_attribute("data-plain"))
+
+    def drag(self, number, start, end):
+        box = self.panel(number).locator(".stage canvas").first.bounding_box()
+        self.page.mouse.move(box["x"] + start[0], box["y"] + start[1])
+        self.page.mouse.down()
+        self.page.mouse.move(box["x"] + end[0], box["y"] + end[1], steps=3)
+        self.page.mouse.up()
 
     def panel(self, number):
         return self.page.locator("section.panel").nth(number)
@@ -152,11 +160,15 @@ def test_drop_hover_slide_switch_tour_and_save(chromium, address, models, photog
     tab.until(lambda: np.allclose(tab.probabilities()[5:], wanted, atol=1e-5))
     # painted over: both models see it
     tab.page.get_by_label("paint", exact=True).check()
-    box = tab.panel(1).locator(".stage canvas").first.bounding_box()
-    tab.page.mouse.move(box["x"] + 20, box["y"] + 20)
-    tab.page.mouse.down()
-    tab.page.mouse.move(box["x"] + 60, box["y"] + 40, steps=3)
-    tab.page.mouse.up()
+    tab.drag(1, (20, 20), (60, 40))
+    tab.until(lambda: len(tab.probabilities(1)) == 10)
+    tab.page.get_by_role("button", name="Put all back").click()
+    tab.until(lambda: len(tab.probabilities(0)) == len(tab.probabilities(1)) == 5)
+    # a part of the image is chosen, then moved
+    tab.page.get_by_label("move", exact=True).check()
+    tab.drag(1, (10, 10), (50, 50))
+    assert len(tab.probabilities(1)) == 5
+    tab.drag(1, (30, 30), (80, 60))
     tab.until(lambda: len(tab.probabilities(1)) == 10)
     tab.page.get_by_role("button", name="Put all back").click()
     tab.until(lambda: len(tab.probabilities(0)) == len(tab.probabilities(1)) == 5)
@@ -200,12 +212,16 @@ def test_a_phone_sees_all_of_it_and_a_wrong_file_is_a_sentence(chromium, address
     tab = Tab(
         chromium, address, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, color_scheme="dark"
     )
-    tab.page.evaluate(DROP, [[1, 2, 3]])
+    tab.page.evaluate(DROP, [[1, 2, 3], "drop"])
     tab.until(lambda: "not an image" in tab.page.locator("#status").inner_text())
     tab.page.get_by_role("button", name="Webcam").click()
     tab.until(lambda: tab.page.locator("#video").evaluate("v => v.videoWidth"))
     tab.page.get_by_role("button", name="Take a photograph").click()
     tab.until(lambda: "your image: 640 × 480" in tab.page.locator("#status").inner_text())
+    tab.drop(photograph)
+    tab.until(lambda: "your image: 90 × 60" in tab.page.locator("#status").inner_text())
+    tab.drop(photograph.rotate(90, expand=True), "paste")
+    tab.until(lambda: "your image: 60 × 90" in tab.page.locator("#status").inner_text())
     tab.drop(photograph)
     tab.until(lambda: "your image: 90 × 60" in tab.page.locator("#status").inner_text())
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
