@@ -63,6 +63,16 @@ def _timm_backbone(state: dict[str, Tensor], peer: nn.Module) -> dict[str, Tenso
     return out
 
 
+def timm_mixer(ours: nn.Module, peer: nn.Module) -> nn.Module:
+    names = {"embed.": "stem.", ".mix.": ".mlp_tokens.", ".mlp.": ".mlp_channels."}
+    state = {}
+    for key, value in ours.state_dict().items():
+        for a, b in names.items():
+            key = key.replace(a, b)
+        state[key] = value
+    return _carry(peer, state)
+
+
 def timm_bit(ours: nn.Module, peer: nn.Module) -> nn.Module:
     state = {}
     for key, value in ours.state_dict().items():

@@ -17,7 +17,7 @@ def library(module: nn.Module) -> str:
 def size_of(module: nn.Module) -> tuple[int, int]:
     """Height and width of the images that the model expects."""
     config = getattr(module, "config", None)
-    embed = getattr(module, "patch_embed", None)
+    embed = getattr(module, "patch_embed", None) or getattr(module, "stem", None)  # timm's Mixer calls it stem
     known = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
     for value in (
         getattr(embed, "img_size", None),

@@ -5,15 +5,15 @@ from torch import nn
 
 from sightline.adoption.cnn import AdoptedCNN
 from sightline.adoption.errors import AdoptionError
+from sightline.adoption.mixer import AdoptedMixer, find_mixer_blocks
 from sightline.adoption.transformer import AdoptedViT, find_blocks
 from sightline.adoption.wrapper import AdoptedModel
-from sightline.models.bit import BiT
-from sightline.models.vit import ViT
+from sightline.models.construct import Model
 from sightline.spec import ImageSpec
 
 
 def adopt(module: nn.Module, image: ImageSpec | None = None) -> AdoptedModel:
-    """Wrap a live timm, transformers or torchvision ViT or CNN, unchanged.
+    """Wrap a live timm, transformers or torchvision ViT or CNN, or timm's MLP-Mixer, unchanged.
 
     One image is passed through it to determine its anatomy and grid and to check them; a model that is not recognized
     raises AdoptionError, which says what is missing. `image` gives the preprocessing if the model does not state it.
@@ -26,15 +26,18 @@ def adopt(module: nn.Module, image: ImageSpec | None = None) -> AdoptedModel:
     """
     if isinstance(module, AdoptedModel):
         return module
-    if isinstance(module, ViT | BiT):
+    if isinstance(module, Model):
         raise AdoptionError(f"A {type(module).__name__} of Sightline needs no adoption: use it directly.")
     refuse_windows(module)
     training = module.training
     module.eval()
     try:
         with torch.no_grad():
-            kind = AdoptedViT if find_blocks(module) is not None else AdoptedCNN
-            return kind.from_module(module, image)
+            if find_blocks(module) is not None:
+                return AdoptedViT.from_module(module, image)
+            if find_mixer_blocks(module) is not None:
+                return AdoptedMixer.from_module(module, image)
+            return AdoptedCNN.from_module(module, image)
     finally:
         module.train(training)
 

@@ -21,6 +21,8 @@ NORM1, NORM2 = ("norm1", "ln_1", "layernorm_before"), ("norm2", "ln_2", "layerno
 ATTENTION = ("attn", "self_attention", "attention")
 ATTENTION_BRANCH = ("drop_path1", "ls1", "layer_scale1", *ATTENTION)
 MLP_BRANCH = ("drop_path2", "ls2", "layer_scale2", "mlp")
+# what takes the heads' outputs, merged: EVA-02 has a norm before the projection
+MERGED = ("attn.norm", "attn.proj", "attention.o_proj", "attention.output.dense")
 HIDDEN = ("act", "activation_fn", "1")  # inside the MLP: timm, transformers, torchvision
 LAST_NORM = ("norm", "ln", "layernorm")
 EMBED = ("patch_embed.proj", "conv_proj", "embeddings.patch_embeddings.projection")
@@ -86,6 +88,20 @@ def head_count(block: nn.Module, seen: int) -> int:
     return heads
 
 
+def hidden_place(mlp: nn.Module) -> tuple[nn.Module | None, Literal["in", "out"]]:
+    """Where the neurons of an MLP are seen: after the activation; in a gated MLP before the last layer."""
+    act, last = find_child(mlp, HIDDEN), find_child(mlp, ("fc2",))
+    return (last, "in") if is_gated(mlp) else (act, "out")
+
+
+def is_gated(mlp: nn.Module) -> bool:
+    """Whether one half of the hidden layer multiplies the other (SwiGLU), by the sizes of its layers."""
+    first, last = find_child(mlp, ("fc1", "fc1_g")), find_child(mlp, ("fc2",))
+    if not isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
+        return False
+    return first.out_features != last.in_features or find_child(mlp, ("fc1_g",)) is not None
+
+
 class BlockTaps(nn.Module):
     """Taps with the names of our own block, fed from a block of another library."""
 
@@ -106,7 +122,7 @@ class BlockTaps(nn.Module):
             (self.attn_branch, find_child(block, ATTENTION_BRANCH), "out"),
             (self.attn_sum, find_child(block, NORM2), "in"),
             (self.norm2, find_child(block, NORM2), "out"),
-            (self.mlp["hidden"], find_child(mlp, HIDDEN), "out"),  # type: ignore[list-item]
+            (self.mlp["hidden"], *hidden_place(mlp)),  # type: ignore[list-item]
             (self.mlp_branch, find_child(block, MLP_BRANCH), "out"),
             (self.mlp_sum, block, "out"),
         ]
@@ -122,11 +138,13 @@ class BlockTaps(nn.Module):
 class AdoptedViT(AdoptedModel):
     """A ViT of another library."""
 
+    taps: type[nn.Module] = BlockTaps
+
     def __init__(self, inner: nn.Module, encoder: Blocks, **about: Any):
         super().__init__(inner, **about)
         object.__setattr__(self, "found", encoder)
         self.embed, self.encoder_input, self.norm = Tap(), Tap(), Tap()
-        self.blocks = nn.ModuleList(BlockTaps(b) for b in encoder.blocks)
+        self.blocks = nn.ModuleList(self.taps(b) for b in encoder.blocks)
 
     @classmethod
     def from_module(cls, module: nn.Module, image: ImageSpec | None) -> "AdoptedViT":
@@ -138,14 +156,15 @@ class AdoptedViT(AdoptedModel):
         backbone = max(1, _reduction(module, encoder, size, channels))
         cell = (patch[0] * backbone, patch[1] * backbone)
         grid = (size[0] // cell[0], size[1] // cell[1])
-        tokens, logits, heads = _run_blank_image(module, encoder, size, channels)
+        tokens, logits, seen = run_blank_image(module, encoder, size, channels)
+        heads = head_count(encoder.blocks[0], seen)
         prefix = tokens.shape[1] - grid[0] * grid[1]
         if tokens.ndim != 3 or not 0 <= prefix < 64:
             raise AdoptionError(
                 f"A {type(module).__name__} cannot be adopted: {tuple(tokens.shape)} after its last norm are not "
                 f"{grid[0]} x {grid[1]} patches and a few prefix tokens."
             )
-        head, first = _head(module), _has_class_token(module, prefix)
+        head, first = find_head(module), _has_class_token(module, prefix)
         config = AdoptedConfig(
             library=library(module),
             kind="vit",
@@ -168,32 +187,28 @@ class AdoptedViT(AdoptedModel):
 
     def verify(self) -> None:
         """Check that skips and branches add up to the sums, and that the heads' outputs are the projection's input."""
-        c = self.config
-        x = torch.linspace(-1, 1, c.channels * c.size[0] * c.size[1]).reshape(1, c.channels, *c.size)
-        x = x.to(next(self.inner.parameters()))
-        last = self.blocks[-1]
-        assert isinstance(last, BlockTaps)
+        last: Any = self.blocks[-1]
         names = ("attn_skip", "attn_branch", "attn_sum", "mlp_branch", "mlp_sum")
         seen: dict[str, Tensor] = {}
-        block: nn.Module = last.block  # type: ignore[assignment]
-        out = find_child(block, ("attn.proj", "attention.o_proj", "attention.output.dense"))
-        handles = [getattr(last, n).register_forward_hook(_store_output(seen, n)) for n in names]
-        handles.append(last.attn["per_head"].register_forward_hook(_store_output(seen, "per_head")))
-        try:
-            with temporary_hooks([(out, "in", lambda t: seen.update(merged=t))] if out is not None else []):
-                self.forward(x)
-        finally:
-            for handle in handles:
-                handle.remove()
+        block: nn.Module = last.block
+        out = find_child(block, MERGED)
+        taps = {getattr(last, n): n for n in names} | {last.attn["per_head"]: "per_head"}
+        joined: list[Hook] = [(out, "in", lambda t: seen.update(merged=t))] if out is not None else []
+        with watch(taps, seen), temporary_hooks(joined):
+            self.forward(self.ramp())
         pairs = [(seen["attn_skip"] + seen["attn_branch"], seen["attn_sum"], "attention")]
         pairs.append((seen["attn_sum"] + seen["mlp_branch"], seen["mlp_sum"], "MLP"))
         if "merged" in seen and "per_head" in seen:
             merged = seen["per_head"].transpose(1, 2).flatten(2)
             pairs.append((merged, seen["merged"].reshape(merged.shape), "heads"))
-        for parts, whole, what in pairs:
-            if not (parts - whole).abs().max() <= CLOSE * whole.abs().max().clamp(min=1e-6):
-                kind = type(self.inner).__name__
-                raise AdoptionError(f"A {kind} cannot be adopted: its {what} branch is not that of a pre-norm ViT.")
+        kind = type(self.inner).__name__
+        check_sums(pairs, f"A {kind} cannot be adopted: its {{}} branch is not that of a pre-norm ViT.")
+
+    def ramp(self) -> Tensor:
+        """An image to verify with."""
+        c = self.config
+        x = torch.linspace(-1, 1, c.channels * c.size[0] * c.size[1]).reshape(1, c.channels, *c.size)
+        return x.to(next(self.inner.parameters()))
 
     def tap_hooks(self) -> list[Hook]:
         encoder: Blocks = self.found  # type: ignore[assignment]
@@ -225,7 +240,7 @@ class AdoptedViT(AdoptedModel):
         return self.found.norm, "out"  # type: ignore[return-value]
 
     def classifier_layer(self) -> nn.Module | None:
-        return _head(self.inner)
+        return find_head(self.inner)
 
     def to_features(self, last: Tensor, pooled: Tensor, size: tuple[int, int]) -> Features:
         patch = self.config.patch
@@ -234,11 +249,26 @@ class AdoptedViT(AdoptedModel):
         return Features(tokens=last[:, p:], grid=grid, prefix=last[:, :p], pooled=pooled)
 
 
-def _store_output(seen: dict[str, Tensor], name: str) -> Any:
-    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        seen[name] = output
+@contextmanager
+def watch(taps: dict[nn.Module, str], seen: dict[str, Tensor]) -> Iterator[None]:
+    """Keep what passes these taps, by name, while the context is open."""
 
-    return keep
+    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
+        seen[taps[module]] = output
+
+    handles = [tap.register_forward_hook(keep) for tap in taps]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_sums(pairs: list[tuple[Tensor, Tensor, str]], message: str) -> None:
+    """Refuse what differs; the message has a place for what it is."""
+    for parts, whole, what in pairs:
+        if not (parts - whole).abs().max() <= CLOSE * whole.abs().max().clamp(min=1e-6):
+            raise AdoptionError(message.format(what))
 
 
 def _has_class_token(module: nn.Module, prefix: int) -> bool:
@@ -248,16 +278,16 @@ def _has_class_token(module: nn.Module, prefix: int) -> bool:
     return prefix > 0 and (named or not any("reg" in name for name in names))
 
 
-def _head(module: nn.Module) -> nn.Module | None:
+def find_head(module: nn.Module) -> nn.Module | None:
     """The layer that outputs the logits, if there is one."""
     head = next((getattr(module, n) for n in HEADS if isinstance(getattr(module, n, None), nn.Module)), None)
     return None if head is None or isinstance(head, nn.Identity) else head
 
 
-def _run_blank_image(
+def run_blank_image(
     module: nn.Module, encoder: Blocks, size: tuple[int, int], channels: int
 ) -> tuple[Tensor, Tensor, int]:
-    """The last tokens, the output and the number of heads for one blank image."""
+    """The last tokens, the output and the number of heads for one blank image; 0 heads if none are seen."""
     first = next(module.parameters())
     x = torch.zeros(1, channels, *size, dtype=first.dtype, device=first.device)
     seen: dict[str, Tensor] = {}
@@ -275,7 +305,7 @@ def _run_blank_image(
             ) from error
     if "tokens" not in seen:
         raise AdoptionError(f"A {type(module).__name__} cannot be adopted: its last norm does not run.")
-    return seen["tokens"], out, head_count(encoder.blocks[0], heads[0] if heads else 0)
+    return seen["tokens"], out, heads[0] if heads else 0
 
 
 def _block_hooks(feed: AttentionFeed, blocks: list[nn.Module]) -> list[Hook]:

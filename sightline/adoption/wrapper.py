@@ -19,7 +19,7 @@ class AdoptedConfig:
     """The configuration of an adopted model, under the names of our own configurations."""
 
     library: str
-    kind: Literal["vit", "cnn"]
+    kind: Literal["vit", "mixer", "cnn"]
     size: tuple[int, int]
     width: int  # channels of the tokens or of the last map
     depth: int  # blocks, or residual units

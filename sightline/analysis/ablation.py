@@ -20,7 +20,14 @@ from sightline.observe.stream import skipping
 from sightline.observe.switches import Switch, without
 from sightline.spec import About, Result
 
-INSIDE = ("block", "attention", "mlp", "skip", "head")  # switches that leave the blocks before them as they are
+INSIDE = (
+    "block",
+    "attention",
+    "mixing",
+    "mlp",
+    "skip",
+    "head",
+)  # switches that leave the blocks before them as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +119,8 @@ class WhatIfSums:
 
     def __init__(self, s: ObservedModel, names: list[str], tokens: Tokens, switches: list[Switch]):
         self.target, self.names, self.tokens, self.switches = s, names, tokens, switches
-        self.blocks = [p.block or 0 for p in s.parts if p.kind == "probs"]  # the number of each block among all parts
+        encoder = [p.block or 0 for p in s.block_outputs if p.stage is None]
+        self.blocks = encoder if s.encoder_blocks else []  # the number of each block among all parts
         self.sums = [Sums(names, names) for _ in switches]
         self.right = np.zeros(len(switches) + 1)
         self.same = np.zeros(len(switches))
@@ -133,7 +141,7 @@ class WhatIfSums:
         """The same with everything in place, and the output of every block but the last."""
         outputs: list[Any] = []
         with ExitStack() as stack:
-            for block in self.target.attention_blocks[:-1]:
+            for block in self.target.encoder_blocks[:-1]:
                 stack.callback(block.register_forward_hook(lambda m, a, out: outputs.append(out)).remove)
             return *self.answers(made, self.names), outputs
 
@@ -143,7 +151,7 @@ class WhatIfSums:
         start = self.blocks[first] if self.blocks else 0
         earlier = {p.path for p in self.target.parts if p.block is not None and p.block < start}
         later = [name for name in self.names if first == 0 or name not in earlier]
-        with without(self.target, switch), skipping(self.target.attention_blocks[:first], outputs):
+        with without(self.target, switch), skipping(self.target.encoder_blocks[:first], outputs):
             answer, after = self.answers(made, later)
         kept = {name: gram for name, gram in before.whole.items() if name not in later}
         return answer, replace(after, whole=kept | after.whole)

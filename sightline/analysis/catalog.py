@@ -104,6 +104,10 @@ def _no_attention(inspection: Inspection) -> str | None:
     return None if inspection.models[0].attention_blocks else f"{inspection.models[0].name} has no attention"
 
 
+def _no_encoder(inspection: Inspection) -> str | None:
+    return None if inspection.models[0].encoder_blocks else f"{inspection.models[0].name} has no encoder blocks"
+
+
 def _no_sums(inspection: Inspection) -> str | None:
     known = any(p.skip and p.branch for p in inspection.models[0].parts)
     return None if known else f"{inspection.models[0].name} does not say what its residual sums are made of"
@@ -200,12 +204,13 @@ def _positions(inspection: Inspection) -> Result:
 
 
 def _switches(s: ObservedModel) -> list[str]:
-    return [f"{kind} {i}" for kind in ("block", "skip") for i in range(len(s.attention_blocks))]
+    return [f"{kind} {i}" for kind in ("block", "skip") for i in range(len(s.encoder_blocks))]
 
 
 def _additions(s: ObservedModel) -> str | list[str]:
-    """Where "before the addition" is asked: in a ViT after attention, as in the paper; an MLP sees its token alone."""
-    found = [p.path for p in s.parts if p.kind == "sum" and p.sublayer == "attention"]
+    """Where "before the addition" is asked: after attention, as in the paper, or after a Mixer's token mixing; an MLP
+    sees its token alone."""
+    found = [p.path for p in s.parts if p.kind == "sum" and p.sublayer in ("attention", "mixing")]
     return found or "blocks"
 
 
@@ -283,7 +288,7 @@ LOOK: dict[str, Analysis] = {
     "residual": Analysis(lambda t: residual_ratios(t.models[0], t.data, n=t.n, seed=t.seed), _no_sums),
     "localization": Analysis(_localization, _too_few),
     "what-if": Analysis(
-        lambda t: what_if(t.models[0], t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_attention
+        lambda t: what_if(t.models[0], t.data, _switches(t.models[0]), n=min(t.n, 2 * FEW)), _no_encoder
     ),
     "attribution": Analysis(_attribution("grad_cam"), _no_classes),
     "attribution-rollout": Analysis(_attribution("rollout"), _no_rollout),

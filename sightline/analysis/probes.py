@@ -116,7 +116,7 @@ def _layers(s: ObservedModel) -> str | list[str]:
 
 
 def _kind(s: ObservedModel) -> str:
-    if not s.attention_blocks:
+    if not s.encoder_blocks:
         return "cnn"
     return s.own_pool
 

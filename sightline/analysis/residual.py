@@ -53,7 +53,7 @@ class ResidualRatios(Result):
     """
 
     names: tuple[str, ...]
-    sublayers: tuple[str, ...]  # attention, mlp, convolution
+    sublayers: tuple[str, ...]  # attention, mixing, mlp, convolution
     blocks: tuple[int, ...]
     ratio: NDArray[np.float64]  # (additions,), mean over patches or locations and images
     cosine_branch: NDArray[np.float64]  # cos(z, f(z))
@@ -163,7 +163,7 @@ class Additions:
 
 def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: About) -> ResidualRatios:
     names = tuple(watch.sums)
-    tokens = s.prefix + s.grid[0] * s.grid[1] if s.attention_blocks else 0
+    tokens = s.prefix + s.grid[0] * s.grid[1] if s.encoder_blocks else 0
     patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
     each = np.full((3, len(names), tokens), np.nan)
     left = np.full((len(watch.images), 4, len(names)), np.nan)

@@ -59,7 +59,7 @@ class Network:
     def step(self) -> int:
         """Pixels by which an image can grow."""
         patch = round(self.own.patch[0])
-        return max(patch, 1) if self.own.attention_blocks else max(8, patch)
+        return max(patch, 1) if self.own.encoder_blocks else max(8, patch)
 
     def at(self, checkpoint: int | None = None, size: int | None = None) -> Ready:
         """The model at one checkpoint and one size; a few are kept."""
@@ -90,7 +90,7 @@ class Network:
             "name": self.name,
             "kind": "vit" if s.attention_blocks else "cnn",
             "heads": int(getattr(getattr(s.model, "encoder_config", s.model.config), "heads", 0) or 0),
-            "blocks": len(s.attention_blocks) or len(s.block_outputs),
+            "blocks": len(s.encoder_blocks) or len(s.block_outputs),
             "prefix": token_names(s) if s.attention_blocks else [],
             "classToken": s.class_token,
             "classes": s.classes,
@@ -128,9 +128,9 @@ def _by_step(name: str) -> list[int | str]:
 
 
 def resizable(s: ObservedModel) -> bool:
-    """Whether its position embeddings, if it has any, can be resampled."""
+    """Whether its position embeddings, if it has any, can be resampled; a Mixer has one size."""
     inner = s.model.inner if isinstance(s.model, AdoptedModel) else s.model
-    return not s.attention_blocks or isinstance(s.model, ViT) or callable(getattr(inner, "set_input_size", None))
+    return not s.encoder_blocks or isinstance(s.model, ViT) or callable(getattr(inner, "set_input_size", None))
 
 
 def resized(s: ObservedModel, size: int) -> ObservedModel:
@@ -138,7 +138,7 @@ def resized(s: ObservedModel, size: int) -> ObservedModel:
     if s.image.size == (size, size):
         return s
     spec = replace(s.image, size=(size, size))
-    if not s.attention_blocks:
+    if not s.encoder_blocks:
         return observe(s.model, image=spec).with_name(s.given_name)
     if isinstance(s.model, ViT):
         made = resize(s.model, size)

@@ -93,12 +93,12 @@ def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
     """A description as a table of names and values."""
     config: Any = description.config
     cost = description.cost
-    share = {"share of attention products": f"{cost.attention_macs / cost.macs:.1%}"} if cost.tokens else {}
+    share = {"share of attention products": f"{cost.attention_macs / cost.macs:.1%}"} if cost.attention_macs else {}
     return {
         "model": description.name,
         "family": description.family,
         **description.settings,
-        **({"grid": config.grid, "tokens": cost.tokens} if cost.tokens else {}),
+        **({"grid": config.grid, "tokens": cost.tokens} if cost.attention_macs else {}),
         **({"stride": config.stride} if hasattr(config, "stride") else {}),
         "parameters": cost.parameters,
         "parameter memory": memory(cost.parameter_bytes),

@@ -13,6 +13,8 @@ from .hybrid import Hybrid as Hybrid
 from .hybrid import HybridConfig as HybridConfig
 from .layers import attention as attention
 from .layers import basic_self_attention as basic_self_attention
+from .mixer import Mixer as Mixer
+from .mixer import MixerConfig as MixerConfig
 from .parts import Part as Part
 from .parts import anatomy as anatomy
 from .taps import paths as paths

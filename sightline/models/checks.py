@@ -50,6 +50,14 @@ def fraction(config: Any, *names: str) -> None:
             raise ValueError(f"{type(config).__name__}.{name} is a probability in [0, 1); got {value!r}.")
 
 
+def divides(size: tuple[int, int], patch: tuple[int, int]) -> None:
+    """Images must divide into whole patches."""
+    (y, x), (p, q) = size, patch
+    if y % p or x % q:
+        best = (max(1, round(y / p)) * p, max(1, round(x / q)) * q)
+        raise ValueError(f"An image of {y} x {x} does not divide into patches of {p} x {q}. Try {best[0]} x {best[1]}.")
+
+
 def pixels(x: Tensor, *, channels: int, model: nn.Module) -> None:
     """A batch of images with the right channels and finite values."""
     if not isinstance(x, Tensor):

@@ -11,11 +11,12 @@ from torch import Tensor
 from sightline.models import checks
 from sightline.models.bit import BiT, BiTConfig
 from sightline.models.hybrid import Hybrid, HybridConfig
+from sightline.models.mixer import Mixer, MixerConfig, refuse_other_grid
 from sightline.models.positions import Positions, RelativePositions, resize_state
 from sightline.models.variants import Config, config
 from sightline.models.vit import ViT, ViTConfig
 
-Model = ViT | BiT
+Model = ViT | BiT | Mixer
 
 
 def build(
@@ -57,7 +58,10 @@ def from_config(config: Config) -> Model:
             return BiT(config)
         case HybridConfig():
             return Hybrid(config)
-    raise ValueError(f"build takes a name or a ViTConfig, BiTConfig or HybridConfig; got {type(config).__name__}.")
+        case MixerConfig():
+            return Mixer(config)
+    kinds = "ViTConfig, BiTConfig, HybridConfig or MixerConfig"
+    raise ValueError(f"build takes a name or a {kinds}; got {type(config).__name__}.")
 
 
 def change(config: Config, **changes: Any) -> Config:
@@ -92,24 +96,28 @@ def resize(
 
     Position embeddings are resampled on their grid by the rule of `method` (paper, timm, timm-npz, hf, torchvision);
     rows of class and distillation tokens do not change. Patch kernels are multiplied by the pseudo-inverse of
-    resizing, so that a resized patch has the same embedding (FlexiViT, Beyer et al. 2022).
+    resizing, so that a resized patch has the same embedding (FlexiViT, Beyer et al. 2022). A Mixer keeps its number of
+    patches: its size and its patch size change together.
 
     >>> model = sl.build("vit-nano4", classes=10)
     >>> sl.models.resize(model, size=(32, 64)).config.grid
     (8, 16)
     """
     wanted = {k: v for k, v in {"size": size, "patch": patch}.items() if v is not None}
-    if patch is not None and not isinstance(model.config, ViTConfig):
-        raise ValueError("Only a plain ViT has patch kernels to resize; for BiT and hybrids give size instead.")
+    if patch is not None and not isinstance(model.config, ViTConfig | MixerConfig):
+        raise ValueError(
+            "Only a plain ViT or a Mixer has patch kernels to resize; for BiT and hybrids give size instead."
+        )
     new = change(model.config, **wanted)
+    refuse_other_grid(model.config, new)
     state = {k: v.detach() for k, v in model.state_dict().items()}
     if isinstance(model, ViT):
         grid = new.grid  # type: ignore[union-attr]
         for path, module in model.named_modules():
             if isinstance(module, Positions | RelativePositions):
                 resize_state(module, state, f"{path}.", grid, method)
-        if patch is not None:
-            state["embed.proj.weight"] = resize_kernel(state["embed.proj.weight"], checks.pair(patch))
+    if patch is not None:
+        state["embed.proj.weight"] = resize_kernel(state["embed.proj.weight"], checks.pair(patch))
     with torch.device("meta"):
         resized = from_config(new)
     resized = resized.to_empty(device=next(model.parameters()).device)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sightline.models.initialize import lecun_normal_
+from sightline.models.layers import lecun_normal_
 
 
 class StdConv(nn.Conv2d):

@@ -73,7 +73,7 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
     encoder: ViTConfig | None = getattr(model, "encoder_config", None)
     return Cost(
         size=(y, x),
-        tokens=encoder.tokens if encoder is not None else None,
+        tokens=getattr(encoder or settings, "tokens", None),
         parameters=sum(p.numel() for p in parameters),
         macs=counter.get_total_flops() // 2,
         attention_macs=_attention_macs(encoder) if encoder is not None else 0,
@@ -103,7 +103,7 @@ def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8,
                 "patches": c.grid[0] * c.grid[1],
                 "tokens": c.tokens,
                 "attention_macs": _attention_macs(c),
-                "macs": c.depth * c.tokens * (2 * c.tokens * c.width + 4 * c.width**2 + 2 * c.width * c.mlp_width),
+                "macs": _attention_macs(c) + c.layers * c.tokens * c.width * (4 * c.width + 2 * c.mlp_width),
                 "matrix_bytes": 4 * c.heads * c.tokens**2,
             }
         )
@@ -112,7 +112,8 @@ def attention_growth(what: str | Config, patches: tuple[int, ...] = (1, 2, 4, 8,
 
 def _attention_macs(c: ViTConfig) -> int:
     """Multiply-accumulates of queries with keys and of attention weights with values."""
-    return 2 * c.depth * c.tokens**2 * c.width
+    pairs = sum(c.tokens**2 if lines is None else lines.products() for lines in c.lines)
+    return 2 * c.depth * pairs * c.width
 
 
 class _AllTokens(nn.Module):

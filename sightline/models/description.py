@@ -8,11 +8,12 @@ from torch import nn
 from sightline.models.construct import build
 from sightline.models.costs import Cost, cost
 from sightline.models.hybrid import HybridConfig
+from sightline.models.mixer import MixerConfig
 from sightline.models.variants import Config, config, names
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
 
-FAMILIES = {"ViTConfig": "ViT", "BiTConfig": "BiT", "HybridConfig": "hybrid"}
+FAMILIES = {"ViTConfig": "ViT", "BiTConfig": "BiT", "HybridConfig": "hybrid", "MixerConfig": "Mixer"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class ModelListing:
     tokens: int | None  # None for a CNN
     depth: str  # units of each stage of a CNN, blocks of an encoder
     width: int
-    heads: int | None
+    heads: int | None  # None for a CNN and a Mixer
     parameters: int
 
 
@@ -42,7 +43,7 @@ def list_models(glob: str = "*") -> list[ModelListing]:
 
 
 def _listing(name: str, c: Config) -> ModelListing:
-    encoder = c.vit if isinstance(c, HybridConfig) else c if isinstance(c, ViTConfig) else None
+    encoder = c.vit if isinstance(c, HybridConfig) else c if isinstance(c, ViTConfig | MixerConfig) else None
     units = "-".join(map(str, getattr(c, "units", ())))
     return ModelListing(
         model=name,
@@ -50,7 +51,7 @@ def _listing(name: str, c: Config) -> ModelListing:
         tokens=encoder.tokens if encoder else None,
         depth="+".join(filter(None, (units, str(encoder.depth) if encoder else ""))),
         width=encoder.width if encoder else c.width,  # type: ignore[union-attr]
-        heads=encoder.heads if encoder else None,
+        heads=getattr(encoder, "heads", None),
         parameters=sum(p.numel() for p in build(c, device="meta").parameters()),
     )
 
@@ -70,7 +71,7 @@ class ModelDescription:
 
     @property
     def family(self) -> str:
-        """ViT, BiT or hybrid; of a model of another library, its kind and the library."""
+        """ViT, BiT, hybrid or Mixer; of a model of another library, its kind and the library."""
         c: Any = self.config
         return FAMILIES.get(type(c).__name__) or f"{c.kind} of {c.library}"
 

@@ -1,5 +1,8 @@
-"""The layers of a ViT: attention, MLP, LayerScale, stochastic depth, batch norm over tokens."""
+"""The layers of ViT and Mixer: patches, attention, MLP, LayerScale, stochastic depth, batch norm over tokens; initial
+values from an explicit random generator, by the rules of the papers' JAX code."""
 
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -50,8 +53,57 @@ def basic_self_attention(
     return attention(x, x, x, scale=scale)
 
 
+@dataclass(frozen=True)
+class Lines:
+    """The rows or the columns of a grid of patches, for attention along one of them (ViT, appendix D.6).
+
+    A patch attends to the patches of its own line and to all prefix tokens. A prefix token, such as the class token,
+    has no place in the grid: it belongs to every line, so that it attends to all tokens.
+    """
+
+    axis: Literal["rows", "columns"]
+    grid: tuple[int, int]
+    prefix: int
+
+    def bias(self, like: Tensor) -> Float[Tensor, "n n"]:
+        """0 where a token (row) attends to another (column), minus infinity elsewhere."""
+        height, width = self.grid
+        cell = torch.arange(height * width, device=like.device)
+        line = cell // width if self.axis == "rows" else cell % width
+        apart = F.pad(line[:, None] != line, (self.prefix, 0, self.prefix, 0))
+        return torch.zeros(apart.shape, dtype=like.dtype, device=like.device).masked_fill_(apart, -math.inf)
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h m d"],
+        k: Float[Tensor, "b h n d"],
+        v: Float[Tensor, "b h n d"],
+    ) -> Float[Tensor, "b h m d"]:
+        """The same attention, line by line, without the products that the bias would drop; of prefix tokens alone if
+        there are no more queries."""
+        p, whole = self.prefix, {"y": self.grid[0], "x": self.grid[1]}
+        first = F.scaled_dot_product_attention(q[:, :, :p], k, v)
+        if q.shape[2] <= p:
+            return first
+        lines, inner = ("y", "x") if self.axis == "rows" else ("x", "y")
+        split = f"b h (y x) d -> (b {lines}) h {inner} d"
+        own = rearrange(q[:, :, p:], split, **whole)
+        keys, values = (
+            torch.cat([t[:, :, :p].repeat_interleave(whole[lines], 0), rearrange(t[:, :, p:], split, **whole)], dim=2)
+            for t in (k, v)
+        )
+        out = F.scaled_dot_product_attention(own, keys, values)
+        back = f"(b {lines}) h {inner} d -> b h (y x) d"
+        return torch.cat([first, rearrange(out, back, **whole)], dim=2)
+
+    def products(self) -> int:
+        """Pairs of a token and one that it attends to."""
+        patches, along = self.grid[0] * self.grid[1], self.grid[1 if self.axis == "rows" else 0]
+        return patches * (along + self.prefix) + self.prefix * (patches + self.prefix)
+
+
 class Attention(nn.Module):
-    """Multi-head self-attention (ViT, appendix A). Fused unless `probs` is recorded."""
+    """Multi-head self-attention (ViT, appendix A), over all tokens or along lines; fused unless `probs` is recorded."""
 
     def __init__(
         self,
@@ -62,9 +114,10 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         relative: RelativePositions | None = None,
         qk_eps: float | None = None,  # None: queries and keys are not normalized
+        lines: Lines | None = None,
     ):
         super().__init__()
-        self.heads = heads
+        self.heads, self.lines = heads, lines
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         if qk_eps is not None:
             self.q_norm, self.k_norm = (nn.LayerNorm(width // heads, eps=qk_eps) for _ in "qk")
@@ -86,11 +139,17 @@ class Attention(nn.Module):
         if rows is not None:
             q, bias = q[:, :, :rows], bias if bias is None else bias[:, :, :rows]
         if self.probs.watched:  # computed explicitly only for recording: the fused kernel never forms the probabilities
+            bias = bias if self.lines is None else self.lines.bias(q)[:rows]
             y, probs = attention(q, k, v, scale=q.shape[-1] ** -0.5, bias=bias)
             self.probs(probs)
+        elif self.lines is not None:
+            y = self.lines.attend(q, k, v)
         else:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.drop(self.out(rearrange(self.per_head(y), "b h n d -> b n (h d)")))
+
+    def extra_repr(self) -> str:
+        return "" if self.lines is None else f"along {self.lines.axis}"
 
 
 class Gelu(nn.Module):
@@ -159,3 +218,35 @@ class TokenBatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         return super().forward(x.flatten(0, 1)).view_as(x)
+
+
+class PatchConv(nn.Conv2d):
+    """A convolution whose stride is its kernel size, computed as one linear map of each patch."""
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        p, q = self.kernel_size
+        patches = rearrange(x, "b c (y p) (x q) -> b (y x) (c p q)", p=p, q=q)
+        return F.linear(patches, self.weight.flatten(1), self.bias)
+
+
+class PatchEmbed(nn.Module):
+    """Split into patches and map each linearly to the width."""
+
+    def __init__(self, channels: int, patch: tuple[int, int], width: int):
+        super().__init__()
+        self.proj = PatchConv(channels, width, patch, stride=patch)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        return self.proj(x)
+
+
+def xavier_uniform_(matrix: Tensor, generator: torch.Generator) -> None:
+    """Uniform within sqrt(6 / (fan in + fan out)) of a dense kernel."""
+    nn.init.xavier_uniform_(matrix, generator=generator)
+
+
+def lecun_normal_(kernel: Tensor, generator: torch.Generator) -> None:
+    """Normal, cut at two standard deviations and rescaled so that its variance is 1 / fan in."""
+    fan_in = kernel[0].numel()
+    std = math.sqrt(1 / fan_in) / 0.87962566103423978  # std of a unit normal cut at +-2
+    nn.init.trunc_normal_(kernel, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -9,6 +9,7 @@ from torch import nn
 from sightline.models.bit import BiT
 from sightline.models.convolutions import Stage
 from sightline.models.hybrid import Hybrid
+from sightline.models.mixer import Mixer
 from sightline.models.vit import ViT
 
 PartKind = Literal[
@@ -27,7 +28,8 @@ PartKind = Literal[
     "pooled",
     "logits",
 ]
-Layout = Literal["tokens", "map", "heads", "probs", "vector"]  # (b n d), (b c y x), (b h n d), (b h n n), (b d)
+# (b n d), (b d h): the hidden units of each channel in a Mixer, (b c y x), (b h n d), (b h n n), (b d)
+Layout = Literal["tokens", "channels", "map", "heads", "probs", "vector"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Part:
     layout: Layout
     block: int | None = None  # encoder block or residual unit, numbered through the model
     stage: int | None = None  # for a CNN
-    sublayer: Literal["attention", "mlp", "convolution"] | None = None
+    sublayer: Literal["attention", "mixing", "mlp", "convolution"] | None = None  # mixing: of tokens, by a Mixer
     skip: str | None = None
     branch: str | None = None
 
@@ -63,6 +65,8 @@ def anatomy(model: nn.Module) -> tuple[Part, ...]:
             return tuple(_vit(model))
         case BiT():
             return tuple(_bit(model))
+        case Mixer():
+            return tuple(_mixer(model))
     own = getattr(model, "anatomy", None)
     if not callable(own):
         raise ValueError(f"The anatomy of a {type(model).__name__} is not known. Wrap it first: sl.adopt(model).")
@@ -72,7 +76,7 @@ def anatomy(model: nn.Module) -> tuple[Part, ...]:
 def _vit(model: ViT, blocks_before: int = 0) -> Iterator[Part]:
     yield Part(path="embed", kind="embed", layout="tokens")
     yield Part(path="encoder_input", kind="input", layout="tokens")
-    for i in range(model.encoder_config.depth):
+    for i in range(model.encoder_config.layers):
         yield from block_parts(f"blocks.{i}.", i + blocks_before, pre=model.encoder_config.norm_at == "pre")
     if model.encoder_config.norm_at == "pre" and model.encoder_config.final_norm == "tokens":
         yield Part(path="norm", kind="norm", layout="tokens")
@@ -103,6 +107,29 @@ def block_parts(at: str, i: int, *, pre: bool) -> Iterator[Part]:
     yield part("mlp_sum", "sum", skip="attn_sum" if pre else "norm1", branch="mlp_branch")
     if not pre:
         yield norm2
+
+
+def _mixer(model: Mixer) -> Iterator[Part]:
+    yield Part(path="embed", kind="embed", layout="tokens")
+    yield Part(path="encoder_input", kind="input", layout="tokens")
+    for i in range(model.config.depth):
+        yield from mixer_block_parts(f"blocks.{i}.", i)
+    yield Part(path="norm", kind="norm", layout="tokens")
+    yield from _end(model)
+
+
+def mixer_block_parts(at: str, i: int) -> Iterator[Part]:
+    """The parts of one Mixer block under the path `at`: token mixing, then channel mixing."""
+    place: dict = {"layout": "tokens", "block": i, "sublayer": "mixing"}
+    yield Part(path=at + "norm1", kind="norm", **place)
+    yield Part(path=at + "mix.hidden", kind="hidden", **{**place, "layout": "channels"})
+    yield Part(path=at + "mix_branch", kind="branch", **place)
+    yield Part(path=at + "mix_sum", kind="sum", skip=at + "mix_skip", branch=at + "mix_branch", **place)
+    place["sublayer"] = "mlp"
+    yield Part(path=at + "norm2", kind="norm", **place)
+    yield Part(path=at + "mlp.hidden", kind="hidden", **place)
+    yield Part(path=at + "mlp_branch", kind="branch", **place)
+    yield Part(path=at + "mlp_sum", kind="sum", skip=at + "mix_sum", branch=at + "mlp_branch", **place)
 
 
 def _bit(model: BiT) -> Iterator[Part]:
@@ -138,7 +165,7 @@ def _units(backbone: nn.Module) -> int:
     return sum(len(m.units) for m in backbone.modules() if isinstance(m, Stage))
 
 
-def _end(model: ViT | BiT) -> Iterator[Part]:
+def _end(model: ViT | BiT | Mixer) -> Iterator[Part]:
     yield Part(path="pooled", kind="pooled", layout="vector")
     if model.config.classes:
         yield Part(path="head", kind="logits", layout="vector")

@@ -1,4 +1,4 @@
-"""The table of variants and their names: `vit-b16`, `bit-r50x1`, `r50-vit-b16`."""
+"""The table of variants and their names: `vit-b16`, `bit-r50x1`, `r50-vit-b16`, `mixer-b16`."""
 
 import difflib
 import fnmatch
@@ -7,9 +7,10 @@ from typing import Any
 
 from sightline.models.bit import BiTConfig
 from sightline.models.hybrid import HybridConfig
+from sightline.models.mixer import MixerConfig
 from sightline.models.vit import ViTConfig
 
-Config = ViTConfig | BiTConfig | HybridConfig
+Config = ViTConfig | BiTConfig | HybridConfig | MixerConfig
 
 # width, depth, heads, mlp_width. Nano, micro and mini are our own, for 32-pixel images and a minute to an hour on two
 # cores; they use the exact GELU, which a CPU computes several times faster than the tanh formula.
@@ -26,6 +27,18 @@ VIT = {
     "G": (1664, 48, 16, 8192),
 }
 SMALL = ("nano", "micro", "mini")
+
+# width, depth, token_width, mlp_width. Nano, micro and mini are our own: the multiply-accumulates of the ViTs of these
+# names at 32 pixels and patch 4, within 6 %, and the paper's four channels of the MLP for each of the width.
+MIXER = {
+    "nano": (64, 6, 64, 256),
+    "micro": (128, 6, 64, 512),
+    "mini": (256, 7, 128, 1024),
+    "s": (512, 8, 256, 2048),  # Mixer table 1, as b, l and h
+    "b": (768, 12, 384, 3072),
+    "l": (1024, 24, 512, 4096),
+    "h": (1280, 32, 640, 5120),
+}
 
 # BiT: residual units per stage
 BIT = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
@@ -48,6 +61,8 @@ LISTED = (
     *("bit-r50x1", "bit-r50x3", "bit-r101x1", "bit-r101x3", "bit-r152x2", "bit-r152x4", "bit-r200x3"),
     *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8", "conv-vit-nano4", "conv-vit-micro4"),
     *("r-vit-ti16", "r26-vit-s32", "r26-vit-b32", "r50-vit-b32", "r50-vit-b16", "r50-vit-l32", "r50-vit-l16"),
+    *("mixer-nano4", "mixer-nano8", "mixer-micro4", "mixer-micro8", "mixer-mini4"),
+    *("mixer-s32", "mixer-s16", "mixer-b32", "mixer-b16", "mixer-l32", "mixer-l16", "mixer-h14"),
 )
 
 
@@ -71,6 +86,8 @@ def config(name: str, **changes: Any) -> Config:
         size, patch = found.groups()
         if size in VIT:
             return _vit(size, int(patch), changes)
+    if (found := re.fullmatch(r"mixer-([a-z]+?)(\d+)", plain)) and found[1] in MIXER:
+        return _mixer(found[1], int(found[2]), changes)
     if found := re.fullmatch(r"bit-r(\d+)x(\d+(?:\.5)?)", plain):
         depth, width = int(found[1]), float(found[2])
         if depth in BIT:
@@ -90,7 +107,7 @@ def config(name: str, **changes: Any) -> Config:
 def _canonical(name: str) -> str:
     """The papers' names to ours: `R50+ViT-B/16` is r50-vit-b16, `ViT-B_16` is vit-b16. Case matters only for g."""
     dashed = re.sub(r"[+_/\s]+", "-", name.strip())
-    joined = re.sub(r"(?i)(?<=vit-)([a-z]+)-(?=\d)", r"\1", dashed)
+    joined = re.sub(r"(?i)(?<=vit-|xer-)([a-z]+)-(?=\d)", r"\1", dashed)
     giant = re.search(r"(?i:vit)-G\d", joined) is not None
     return re.sub(r"(?<=vit-)g(?=\d)", "G", joined.lower()) if giant else joined.lower()
 
@@ -100,6 +117,13 @@ def _vit(letter: str, patch: int, changes: dict[str, Any]) -> ViTConfig:
     start: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width, "patch": patch}
     start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _nearest_size(224, patch)}
     return ViTConfig(**_check_fields(ViTConfig, {**start, **changes}))
+
+
+def _mixer(letter: str, patch: int, changes: dict[str, Any]) -> MixerConfig:
+    width, depth, token_width, mlp_width = MIXER[letter]
+    start: dict[str, Any] = {"width": width, "depth": depth, "token_width": token_width, "mlp_width": mlp_width}
+    start |= {"size": 32, "gelu": "erf"} if letter in SMALL else {"size": _nearest_size(224, patch)}
+    return MixerConfig(**_check_fields(MixerConfig, {"patch": patch, **start, **changes}))
 
 
 def _nearest_size(size: int, patch: int) -> int:
@@ -129,7 +153,9 @@ def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, chan
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 
 
-def _check_fields(kind: type[ViTConfig] | type[BiTConfig], fields: dict[str, Any]) -> dict[str, Any]:
+def _check_fields(
+    kind: type[ViTConfig] | type[BiTConfig] | type[MixerConfig], fields: dict[str, Any]
+) -> dict[str, Any]:
     known = list(kind.__dataclass_fields__)
     for name in fields:
         if name not in known:

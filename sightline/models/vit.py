@@ -1,7 +1,7 @@
 """The Vision Transformer (Dosovitskiy et al. 2020), with the variations its paper and successors compare."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +11,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sightline.models import checks
-from sightline.models.initialize import lecun_normal_, xavier_uniform_
-from sightline.models.layers import Attention, DropPath, LayerScale, Mlp, TokenBatchNorm
+from sightline.models.layers import (
+    Attention,
+    DropPath,
+    LayerScale,
+    Lines,
+    Mlp,
+    PatchEmbed,
+    TokenBatchNorm,
+    lecun_normal_,
+    xavier_uniform_,
+)
 from sightline.models.positions import Kind, Positions, RelativePositions
 from sightline.models.taps import Tap, is_watched
 from sightline.spec import Displayable, Features, ImageSpec
@@ -56,6 +65,9 @@ class ViTConfig:
     dropout: float = 0.0
     drop_path: float = 0.0  # rate of the last block, increasing linearly from 0
     no_skip: tuple[int, ...] = ()  # blocks without their two residual connections, counted from 0
+    # "axial": each block becomes two, one that attends along rows and one along columns, an MLP behind each (D.6).
+    # Not in the repr, which is part of fingerprints: those of models from before it was added stay valid.
+    attention: Literal["full", "axial"] = field(default="full", repr=False)
 
     def __post_init__(self) -> None:
         for name in ("patch", "size"):
@@ -89,6 +101,18 @@ class ViTConfig:
         return self.prefix + self.grid[0] * self.grid[1]
 
     @property
+    def layers(self) -> int:
+        """Blocks of the encoder, each with one attention and one MLP: `depth`, or with axial attention twice that."""
+        return self.depth * len(self.lines)
+
+    @property
+    def lines(self) -> tuple[Lines | None, ...]:
+        """What the attentions of one block go along: None is all tokens."""
+        if self.attention == "full":
+            return (None,)
+        return Lines("rows", self.grid, self.prefix), Lines("columns", self.grid, self.prefix)
+
+    @property
     def image(self) -> ImageSpec:
         """The preprocessing of the paper's code: both sides resized to size, values in [-1, 1]."""
         half = (0.5,) * self.channels
@@ -96,10 +120,7 @@ class ViTConfig:
 
 
 def _refuse_impossible(c: ViTConfig) -> None:
-    (y, x), (p, q) = checks.pair(c.size), checks.pair(c.patch)
-    if y % p or x % q:
-        best = (max(1, round(y / p)) * p, max(1, round(x / q)) * q)
-        raise ValueError(f"An image of {y} x {x} does not divide into patches of {p} x {q}. Try {best[0]} x {best[1]}.")
+    checks.divides(checks.pair(c.size), checks.pair(c.patch))
     if c.width % c.heads:
         raise ValueError(f"width {c.width} does not divide into {c.heads} heads.")
     if c.position_at != "stem" and c.position not in ("1d", "2d"):
@@ -127,52 +148,34 @@ def _refuse_impossible(c: ViTConfig) -> None:
         raise ValueError("final_norm='pooled' requires pool='cls' or pool='gap'; the map head has a norm of its own.")
     if c.norm_at == "post" and c.final_norm == "pooled":
         raise ValueError("norm_at='post' has no final norm, so final_norm='pooled' has no effect: drop it.")
-    if wrong := [i for i in c.no_skip if not 0 <= i < c.depth]:
-        raise ValueError(f"no_skip takes block numbers from 0 to {c.depth - 1}; got {wrong}.")
+    if wrong := [i for i in c.no_skip if not 0 <= i < c.layers]:
+        raise ValueError(f"no_skip takes block numbers from 0 to {c.layers - 1}; got {wrong}.")
+    if c.attention == "axial" and c.position == "relative":
+        raise ValueError("attention='axial' needs position='1d', '2d', 'sincos' or 'none': relative is for all pairs.")
     if c.layer_scale is not None and c.layer_scale <= 0:
         raise ValueError(f"layer_scale is a positive initial value or None; got {c.layer_scale}.")
-
-
-class PatchConv(nn.Conv2d):
-    """A convolution whose stride is its kernel size, computed as one linear map of each patch."""
-
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
-        p, q = self.kernel_size
-        patches = rearrange(x, "b c (y p) (x q) -> b (y x) (c p q)", p=p, q=q)
-        return F.linear(patches, self.weight.flatten(1), self.bias)
-
-
-class PatchEmbed(nn.Module):
-    """Split into patches and map each linearly to the width."""
-
-    def __init__(self, channels: int, patch: tuple[int, int], width: int):
-        super().__init__()
-        self.proj = PatchConv(channels, width, patch, stride=patch)
-
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
-        return self.proj(x)
 
 
 class Block(nn.Module):
     """Encoder block: attention, then an MLP, each with a skip connection (equations 2 and 3).
 
     Every intermediate tensor has a module path: `attn_skip` is the input, `attn_branch` and `mlp_branch` are the
-    outputs of the branches, `attn_sum` and `mlp_sum` the residual sums. The skip of the MLP is `attn_sum`.
+    outputs of the branches, `attn_sum` and `mlp_sum` the residual sums. The skip of the MLP is `attn_sum`. With axial
+    attention, blocks 0, 2, 4 ... attend along rows and blocks 1, 3, 5 ... along columns.
     """
 
     def __init__(self, c: ViTConfig, index: int):
         super().__init__()
         self.pre_norm, self.skips = c.norm_at == "pre", index not in c.no_skip
-        rate = c.drop_path * index / max(c.depth - 1, 1)
+        rate = c.drop_path * index / max(c.layers - 1, 1)
         relative = None
         if c.position == "relative":
             relative = RelativePositions(c.grid, c.heads, c.width, prefix=c.prefix)
         self.attn_skip = Tap()
         self.norm1 = normalization(c)
         qk_eps = c.norm_eps if c.qk_norm else None
-        self.attn = Attention(
-            c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.dropout, relative=relative, qk_eps=qk_eps
-        )
+        own: dict[str, Any] = {"relative": relative, "qk_eps": qk_eps, "lines": c.lines[index % len(c.lines)]}
+        self.attn = Attention(c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.dropout, **own)
         self.attn_scale, self.attn_path, self.attn_branch, self.attn_sum = branch_scale(c), DropPath(rate), Tap(), Tap()
         self.norm2 = normalization(c)
         self.mlp = Mlp(c.width, c.mlp_width, gelu=c.gelu, dropout=c.dropout)
@@ -256,7 +259,7 @@ class ViT(nn.Module, Displayable):
         self.embed = PatchEmbed(c.channels, checks.pair(c.patch), c.width)
         if c.prefix:
             self.prefix = nn.Parameter(torch.empty(c.prefix, c.width))
-        copies = {"stem": 1, "shared": 1, "every": c.depth}[c.position_at] if c.position != "none" else 0
+        copies = {"stem": 1, "shared": 1, "every": c.layers}[c.position_at] if c.position != "none" else 0
         copies = 0 if c.position == "relative" else copies
         self.positions = nn.ModuleList(
             Positions(c.position, c.grid, c.width, rows=c.position_rows or 0, prefix=c.prefix)  # type: ignore[arg-type]
@@ -264,7 +267,7 @@ class ViT(nn.Module, Displayable):
         )
         self.drop = nn.Dropout(c.dropout)
         self.encoder_input = Tap()
-        self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
+        self.blocks = nn.ModuleList(Block(c, i) for i in range(c.layers))
         self.norm = nn.Identity() if c.norm_at == "post" else normalization(c)
         self.pool = MapPool(c) if c.pool == "map" else None
         self.pre_logits = nn.Linear(c.width, c.width) if c.head == "mlp" else None
@@ -309,7 +312,7 @@ class ViT(nn.Module, Displayable):
         for i, block in enumerate(self.blocks):
             if c.position_at != "stem":
                 x = self.add_positions(x, i if c.position_at == "every" else 0, kept)
-            wanted = rows if i == c.depth - 1 else None
+            wanted = rows if i == c.layers - 1 else None
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, wanted, use_reentrant=False)
             else:

@@ -1,4 +1,5 @@
-"""The branches of every block, and its heads, rewritten: what attention, MLP or convolutions are about to add."""
+"""The branches of every block, and its heads, rewritten: what attention, token mixing, MLP or convolutions are
+about to add."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from sightline.adoption.attention import Interception
 from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, find_child
+from sightline.models.mixer import MixerBlock
 from sightline.models.vit import Block, ViT
 from sightline.observe.model import ObservedModel
 from sightline.observe.stream import Place
@@ -16,9 +18,10 @@ Change = Callable[[Tensor], Tensor]
 
 
 def branches(s: ObservedModel) -> list[dict[str, Place]]:
-    """By block: the modules that put out its branches, "attention" and "mlp", or "convolution" in a residual unit."""
-    if s.attention_blocks:
-        return [_of_block(b) for b in s.attention_blocks]
+    """By block: the modules that put out its branches, "attention" (a Mixer's: "mixing") and "mlp", or "convolution" in
+    a residual unit."""
+    if s.encoder_blocks:
+        return [_of_block(b) for b in s.encoder_blocks]
     return [{"convolution": Place(p.path, _module(s, p.branch))} if p.branch else {} for p in s.block_outputs]
 
 
@@ -26,6 +29,10 @@ def _of_block(block: nn.Module) -> dict[str, Place]:
     found: dict[str, Any] = {"attention": find_child(block, ATTENTION_BRANCH), "mlp": find_child(block, MLP_BRANCH)}
     if isinstance(block, Block):
         found = {"attention": block.attn_branch, "mlp": block.mlp_branch}
+    elif isinstance(block, MixerBlock):
+        found = {"mixing": block.mix_branch, "mlp": block.mlp_branch}
+    elif (tokens := find_child(block, ("mlp_tokens",))) is not None:  # timm's Mixer; (b, d, n), the patches last
+        found = {"mixing": tokens, "mlp": find_child(block, ("mlp_channels",))}
     return {kind: Place(kind, module) for kind, module in found.items()}
 
 

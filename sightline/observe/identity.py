@@ -9,6 +9,7 @@ from torch import nn
 from sightline import fingerprints
 from sightline.adoption.wrapper import AdoptedModel
 from sightline.models.hybrid import Hybrid
+from sightline.models.mixer import Mixer
 from sightline.models.parts import Part, anatomy
 from sightline.models.vit import ViT
 from sightline.spec import ModelId
@@ -55,24 +56,32 @@ def plan_of(model: Any) -> Any:
     return getattr(model, "encoder_config", getattr(model, "config", None))
 
 
-def attention_blocks(model: Any) -> list[nn.Module]:
-    """The module in which each encoder block computes its attention; empty for a CNN."""
-    if isinstance(model, ViT):
+def encoder_blocks(model: Any) -> list[nn.Module]:
+    """The blocks that take and return all tokens, of a ViT or a Mixer; empty for a CNN."""
+    if isinstance(model, ViT | Mixer):
         return list(model.blocks)
     found = getattr(model, "found", None)
     return list(found.blocks) if found is not None else []
 
 
+def attention_blocks(model: Any) -> list[nn.Module]:
+    """The module in which each encoder block computes its attention; empty for a CNN and for a Mixer."""
+    mixes = isinstance(model, Mixer) or getattr(getattr(model, "config", None), "kind", "") == "mixer"
+    return [] if mixes else encoder_blocks(model)
+
+
 def kind(model: Any, known: Sequence[Part]) -> str:
-    """vit, hybrid or cnn; empty if unknown."""
+    """vit, hybrid, mixer or cnn; empty if unknown."""
     if not attention_blocks(model):
-        return "cnn" if known else ""
+        return "mixer" if encoder_blocks(model) else "cnn" if known else ""
     return "hybrid" if isinstance(model, Hybrid) or any(p.stage is not None for p in known) else "vit"
 
 
 def pool(model: Any) -> str:
     """What the head reads: cls, gap, or the map of a CNN."""
-    return str(getattr(plan_of(model), "pool", "")) if attention_blocks(model) else "map"
+    if not attention_blocks(model):
+        return "gap" if encoder_blocks(model) else "map"
+    return str(getattr(plan_of(model), "pool", ""))
 
 
 def distinct_names(names: Sequence[str], sources: Sequence[str]) -> tuple[str, ...]:

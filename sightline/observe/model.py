@@ -62,8 +62,13 @@ class ObservedModel:
         return {part.path: part for part in self.parts}
 
     @property
+    def encoder_blocks(self) -> list[nn.Module]:
+        """The blocks that take and return all tokens, of a ViT or a Mixer; empty for a CNN."""
+        return identity.encoder_blocks(self.model)
+
+    @property
     def attention_blocks(self) -> list[nn.Module]:
-        """The module in which each encoder block computes its attention; empty for a CNN."""
+        """The module in which each encoder block computes its attention; empty for a CNN and for a Mixer."""
         return identity.attention_blocks(self.model)
 
     @property

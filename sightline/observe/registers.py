@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.transformer import HIDDEN, find_child
+from sightline.adoption.transformer import HIDDEN, find_child, is_gated
 from sightline.models.vit import Block
 from sightline.observe.model import ObservedModel
 from sightline.observe.stream import Place, replace_first, rewriting
@@ -25,7 +25,7 @@ def hidden_layer(block: nn.Module) -> nn.Module | None:
     if isinstance(block, Block):
         return block.mlp.hidden
     mlp = find_child(block, ("mlp",))
-    return None if mlp is None else find_child(mlp, HIDDEN)
+    return None if mlp is None or is_gated(mlp) else find_child(mlp, HIDDEN)
 
 
 def check_register(s: ObservedModel, neurons: Neurons, text: str) -> None:

@@ -26,9 +26,9 @@ def select_layers(s: ObservedModel, layers: Layers = "all") -> list[str]:
     """Module paths for `layers`: "all" is every layer in the sense of Raghu et al., "blocks" the outputs of blocks; or
     block numbers, paths and globs. None is the model's own output.
 
-    "all": the encoder's input, then per block both norms, the attention's output, both sums and the MLP's hidden layer,
-    then the last norm (74 for 12 blocks); for a residual unit its norms, convolutions and sum. A tensor that has a
-    second name (a unit's branch) is listed once.
+    "all": the encoder's input, then per block both norms, the output of attention or token mixing, both sums and the
+    MLP's hidden layer, then the last norm (74 for 12 blocks); for a residual unit its norms, convolutions and sum. A
+    tensor that has a second name (a unit's branch) is listed once.
     """
     if layers is None:
         return [END]
@@ -71,7 +71,7 @@ def _counts(p: Part) -> bool:
     if p.layout not in ("tokens", "map"):
         return False
     if p.kind == "branch":
-        return p.sublayer == "attention"
+        return p.sublayer in ("attention", "mixing")
     return not (p.kind == "embed" and p.layout == "tokens")  # part of the encoder's input
 
 

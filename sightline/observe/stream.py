@@ -22,7 +22,7 @@ class Place:
 
 def residual_stream(s: ObservedModel) -> list[Place]:
     """The encoder's input and the output of every block; of a CNN, the output of every residual unit."""
-    blocks = s.attention_blocks
+    blocks = s.encoder_blocks
     if blocks:
         return [Place("input", blocks[0], "in"), *(Place(f"block {i}", b) for i, b in enumerate(blocks))]
     if not s.block_outputs:

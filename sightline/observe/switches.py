@@ -1,5 +1,5 @@
-"""Parts of a model switched off for a while, "block 3", "attention 3", "mlp 3", "skip 3", "head 3.1", "token 17",
-"prefix 0", or a register added to it."""
+"""Parts of a model switched off for a while, "block 3", "attention 3" (of a Mixer "mixing 3"), "mlp 3", "skip 3",
+"head 3.1", "token 17", "prefix 0", or a register added to it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.adoption.transformer import ATTENTION_BRANCH, MLP_BRANCH, NORM2, find_child
+from sightline.models.mixer import MixerBlock
 from sightline.models.taps import first_tensor
 from sightline.models.vit import Block
 from sightline.observe.branches import branches, rewriting_heads
@@ -19,14 +20,17 @@ from sightline.observe.registers import adding_register, check_register
 from sightline.observe.stream import Place, like_output, rewriting
 
 FORM = re.compile(
-    r"(block|attention|mlp|skip|token|prefix) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)"
+    r"(block|attention|mixing|mlp|skip|token|prefix) (\d+)|(head) (\d+)\.(\d+)|(register) (\d+\.\d+(?:\+\d+\.\d+)*)"
 )
+
+
+MIXER = ("block", "mixing", "mlp", "skip")  # what a Mixer has; its number of patches is fixed
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What is switched off: a block, its attention or MLP, both of its skips, one head, one patch token, or what a
-    prefix token has learned; or a test-time register."""
+    """What is switched off: a block, its attention, token mixing or MLP, both of its skips, one head, one patch token,
+    or what a prefix token has learned; or a test-time register."""
 
     kind: str
     number: int
@@ -39,9 +43,9 @@ class Switch:
         found = FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ValueError(
-                'What is switched is "block 3", "attention 3", "mlp 3", "skip 3", "head 3.1", "token 17" (a patch) or '
-                '"prefix 0" (the class token), or "register 5.12+5.80" with the blocks and numbers of neurons; '
-                f"got {text!r}."
+                'What is switched is "block 3", "attention 3", "mixing 3" (of a Mixer), "mlp 3", "skip 3", "head 3.1", '
+                '"token 17" (a patch) or "prefix 0" (the class token), or "register 5.12+5.80" with the blocks and '
+                f"numbers of neurons; got {text!r}."
             )
         if found[6]:
             pairs = [tuple(map(int, pair.split("."))) for pair in found[7].split("+")]
@@ -52,9 +56,13 @@ class Switch:
         return made
 
     def check(self, s: ObservedModel, text: str) -> None:
-        blocks = len(s.attention_blocks)
+        blocks = len(s.encoder_blocks)
         if not blocks:
             return self.check_unit(s, text)
+        if s.attention_blocks and self.kind == "mixing":
+            raise ValueError(f'{s.name} has attention, no token mixing; got {text!r}, try "attention {self.number}".')
+        if not s.attention_blocks and self.kind not in MIXER:
+            raise ValueError(f"{s.name} is a Mixer, of which {', '.join(MIXER)} can be switched off; got {text!r}.")
         most = {"token": s.grid[0] * s.grid[1], "prefix": s.prefix}.get(self.kind, blocks)
         if self.number >= most:
             what = {"token": "token", "prefix": "prefix token"}.get(self.kind, "block")
@@ -63,9 +71,11 @@ class Switch:
         c: Any = getattr(s.model, "encoder_config", getattr(s.model, "config", None))
         if self.kind == "head" and self.head >= c.heads:
             raise ValueError(f"{s.name} has heads 0 to {c.heads - 1} in each block; got {text!r}.")
-        if self.kind in ("token", "register") and getattr(c, "position", None) == "relative":
+        fixed = {"relative": "by relative positions", "axial": "along rows and columns"}
+        ways = [way for key, way in fixed.items() if key in (getattr(c, "position", ""), getattr(c, "attention", ""))]
+        if self.kind in ("token", "register") and ways:
             what = "taken out" if self.kind == "token" else "added"
-            raise ValueError(f"{s.name} attends by relative positions: a token cannot be {what}.")
+            raise ValueError(f"{s.name} attends {ways[0]}: a token cannot be {what}.")
         if self.kind == "register":
             check_register(s, self.neurons, text)
 
@@ -84,9 +94,10 @@ class Switch:
 def switch_off(model: Model, *off: str) -> Iterator[None]:
     """Run a model without these parts while the context is open; it is always restored.
 
-    "block 3" becomes the identity, "attention 3" and "mlp 3" add nothing, "skip 3" keeps the branches alone, "head 3.1"
-    gives zeros, "token 17" (a patch) is taken out of the sequence, and "prefix 0" enters the first block as zeros: the
-    head reads the class token, so it stays, with nothing in it. The residual unit "block 3" of a CNN adds nothing.
+    "block 3" becomes the identity, "attention 3", "mixing 3" (of a Mixer) and "mlp 3" add nothing, "skip 3" keeps the
+    branches alone, "head 3.1" gives zeros, "token 17" (a patch) is taken out of the sequence, and "prefix 0" enters the
+    first block as zeros: the head reads the class token, so it stays, with nothing in it. The residual unit "block 3"
+    of a CNN adds nothing.
 
     >>> import torch
     >>> model = sl.build("vit-nano4", classes=10, depth=2)
@@ -108,16 +119,16 @@ def switch_off(model: Model, *off: str) -> Iterator[None]:
 @contextmanager
 def without(s: ObservedModel, switch: Switch) -> Iterator[None]:
     """Run the model without one part."""
-    if not s.attention_blocks:
+    if not s.encoder_blocks:
         with rewriting(branches(s)[switch.number]["convolution"], torch.zeros_like):
             yield
         return
-    block = s.attention_blocks[0 if switch.kind in ("token", "prefix") else switch.number]
+    block = s.encoder_blocks[0 if switch.kind in ("token", "prefix") else switch.number]
     with ExitStack() as stack:
         match switch.kind:
             case "block":
                 stack.callback(block.register_forward_hook(_as_it_came, with_kwargs=True).remove)
-            case "attention" | "mlp":
+            case "attention" | "mixing" | "mlp":
                 stack.enter_context(rewriting(branches(s)[switch.number][switch.kind], torch.zeros_like))
             case "prefix":
                 stack.enter_context(rewriting(Place("input", block, "in"), lambda x: _empty(x, switch.number)))
@@ -161,17 +172,24 @@ def _silent(out: Tensor, head: int) -> Tensor:
 
 
 def _no_skips(stack: ExitStack, block: nn.Module) -> None:
-    if isinstance(block, Block):
+    if isinstance(block, Block | MixerBlock):
         stack.callback(setattr, block, "skips", block.skips)
         block.skips = False
         return
     # another library's pre-norm block: the skip's tensor is kept out of the second norm and of the output
     seen: dict[str, Tensor] = {}
-    attention, norm, mlp = find_child(block, ATTENTION_BRANCH), find_child(block, NORM2), find_child(block, MLP_BRANCH)
+    mixer = find_child(block, ("mlp_tokens",))  # its output has the patches last
+    attention = mixer or find_child(block, ATTENTION_BRANCH)
+    norm, mlp = find_child(block, NORM2), find_child(block, ("mlp_channels",) if mixer else MLP_BRANCH)
     assert attention is not None
     assert norm is not None
     assert mlp is not None
-    stack.callback(attention.register_forward_hook(lambda m, a, out: seen.update(a=first_tensor("", out))).remove)
+
+    def keep(module: nn.Module, args: Any, out: Any) -> None:
+        value = first_tensor("", out)
+        seen.update(a=value if mixer is None else value.mT)
+
+    stack.callback(attention.register_forward_hook(keep).remove)
     stack.callback(norm.register_forward_pre_hook(lambda m, a: (seen["a"],)).remove)
     stack.callback(mlp.register_forward_hook(lambda m, a, out: seen.update(m=first_tensor("", out))).remove)
     stack.callback(block.register_forward_hook(lambda m, a, out: like_output(out, seen["m"])).remove)

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.files import exclusive
-from sightline.models.bit import BiT
 from sightline.models.checks import pair
 from sightline.models.construct import Model, build, resize
-from sightline.models.vit import ViT
 from sightline.training.failures import (
     Stopped,
     check_finite,
@@ -95,7 +93,7 @@ def fit(
 
 def check_arguments(model: Any, train: Any, recipe: Any, *, val: Any, workers: int) -> None:
     """Refuse arguments of the wrong type, in words."""
-    if not isinstance(model, ViT | BiT):
+    if not isinstance(model, Model):
         raise ValueError(
             f"fit trains Sightline's models; got a {type(model).__name__}: convert its weights with sl.load."
         )

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.nn.parallel import DistributedDataParallel
 
 from sightline.models.bit import BasicUnit, Unit
+from sightline.models.mixer import MixerBlock
 from sightline.models.vit import Block
 
 Strategy = Literal["ddp", "fsdp"]
@@ -113,7 +114,7 @@ def shard_parameters(objective: nn.Module, processes: ProcessGroup) -> None:
     device = next(objective.parameters()).device
     mesh = init_device_mesh(device.type, (processes.size,))
     for module in objective.modules():
-        if isinstance(module, Block | Unit | BasicUnit):
+        if isinstance(module, Block | MixerBlock | Unit | BasicUnit):
             fully_shard(module, mesh=mesh)
     root: Any = objective if _has_own_parameters(objective) else objective.model
     fully_shard(root, mesh=mesh)

@@ -16,12 +16,13 @@ from sightline.weights.formats.format import NO_FILE, Format, Hints, differences
 from sightline.weights.formats.google import GOOGLE
 from sightline.weights.formats.huggingface import HF, HF_V5
 from sightline.weights.formats.key_table import KeyRule, Shapes
+from sightline.weights.formats.mixer import MIXER_FORMATS
 from sightline.weights.formats.normalize import Location, normalize_keys
 from sightline.weights.formats.timm import TIMM
 from sightline.weights.formats.torchvision import TORCHVISION
 from sightline.weights.report import KeyFate, WeightsError
 
-FORMATS = (GOOGLE, TIMM, HF, HF_V5, TORCHVISION, *BIT_FORMATS)
+FORMATS = (GOOGLE, TIMM, HF, HF_V5, TORCHVISION, *BIT_FORMATS, *MIXER_FORMATS)
 TARGETS = ("sightline", "npz", "timm", "hf", "hf-v5", "torchvision", "bit-pytorch")
 Reader = Callable[[str, int | None], Tensor]  # key, layer of a stack
 

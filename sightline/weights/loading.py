@@ -15,8 +15,9 @@ from sightline.models import checks
 from sightline.models.bit import BiTConfig
 from sightline.models.construct import Model, change
 from sightline.models.hybrid import HybridConfig
+from sightline.models.mixer import refuse_other_grid
 from sightline.models.positions import Positions, RelativePositions, resize_state
-from sightline.models.vit import ViT
+from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import ImageSpec
 from sightline.weights import published
 from sightline.weights.containers import header as headers
@@ -142,7 +143,7 @@ def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any]
 
 def _check_expected(checkpoint: Checkpoint, plan: Conversion) -> None:
     """Weights from the zoo must match their entry."""
-    for name in ("width", "depth", "heads", "mlp_width", "patch", "units", "width_factor", "classes"):
+    for name in ("width", "depth", "heads", "token_width", "mlp_width", "patch", "units", "width_factor", "classes"):
         inner = (getattr(c, "vit", c) for c in (checkpoint.expected, plan.config))
         want, got = (getattr(c, name, None) for c in inner)
         if checkpoint.expected is not None and want != got:
@@ -231,11 +232,13 @@ def adapt(
         changes["size"] = options.size
     if options.classes is not None:
         changes["classes"] = options.classes if isinstance(options.classes, int) else len(options.classes)
-        if not isinstance(plan.config, BiTConfig):
+        if isinstance(plan.config, ViTConfig | HybridConfig):
             changes["head"] = "linear"
     if not changes:
         return model, tuple(entries)
-    new = build_on_meta(change(plan.config, **changes), len(state))
+    changed = change(plan.config, **changes)
+    refuse_other_grid(plan.config, changed)
+    new = build_on_meta(changed, len(state))
     if "classes" in changes:
         entries = _new_head(new, state, entries)
     if "size" in changes and isinstance(model, ViT):

@@ -23,6 +23,7 @@ from sightline.weights.hub import download_repository
 from sightline.weights.report import WeightsError
 
 GOOGLE, META, HUB = "https://storage.googleapis.com", "https://dl.fbaipublicfiles.com", "hf:"
+TIMM = "https://github.com/rwightman/pytorch-image-models/releases/download"
 IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "crop": 0.875, "fit": "crop", "interpolation": "bicubic"}
 WHOLE = {**IMAGENET, "crop": 1.0}
 SAVED = "zoo.json"  # the user's own entries, in the cache folder
@@ -150,6 +151,29 @@ def _bit() -> Iterator[Weights]:
         yield Weights(name=f"{name}.i21k-i1k", source=fine, size=480, about="BiT-M, then ImageNet at 480")
 
 
+def _mixer() -> Iterator[Weights]:
+    """MLP-Mixer (Tolstikhin et al. 2021), and those of SAM (Chen et al. 2021); Google publishes no checksums.
+
+    timm has copies of Google's files, fine-tuned ones too, whose names contain the first digits.
+    """
+    for letter in "BL":
+        name, url = f"mixer-{letter.lower()}16", f"{GOOGLE}/mixer_models/{{}}/Mixer-{letter}_16.npz"
+        yield Weights(name=f"{name}.i1k", source=url.format("imagenet1k"), about="ImageNet")
+        yield Weights(name=f"{name}.i21k", source=url.format("imagenet21k"), classes=21_843, about="ImageNet-21k")
+    for patch in (16, 32):
+        url = f"{GOOGLE}/mixer_models/sam/Mixer-B_{patch}.npz"
+        yield Weights(name=f"mixer-b{patch}.sam-i1k", source=url, about="SAM, ImageNet")
+    copies = {"b": ("76587d61", "617b3de2"), "l": ("92f9adc4", "846aa33c")}
+    image = {"crop": 0.875, "fit": "crop", "interpolation": "bicubic"}
+    for letter, (fine, before) in copies.items():
+        for tag, part, sha, classes in (("timm-i21k-i1k", "", fine, 1000), ("timm-i21k", "_in21k", before, 21_843)):
+            url = f"{TIMM}/v0.1-vitjx/jx_mixer_{letter}16_224{part}-{sha}.pth"
+            about = "ImageNet-21k" + ("" if part else ", then ImageNet") + "; timm's copy"
+            yield Weights(
+                name=f"mixer-{letter}16.{tag}", source=url, sha256=sha, classes=classes, image=image, about=about
+            )
+
+
 def _meta() -> Iterator[Weights]:
     """DeiT (Touvron et al. 2020) and DINOv2 (Oquab et al. 2023). The file names contain the first checksum digits."""
     deit = {"ti": ("tiny", "a1311bcf", "b40b3cf7"), "s": ("small", "cd65a155", "649709d9")}
@@ -219,7 +243,7 @@ def _hub() -> Iterator[Weights]:
         yield _repository(name, repo, size=518, classes=0, about=about, image=IMAGENET)
 
 
-BUILT_IN = {w.name: replace(w, license="Apache-2.0") for make in (_google, _bit, _meta, _hub) for w in make()}
+BUILT_IN = {w.name: replace(w, license="Apache-2.0") for make in (_google, _bit, _mixer, _meta, _hub) for w in make()}
 ADDED: dict[str, Weights] = {}
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from sightline.files import atomic
 from sightline.models import checks
-from sightline.models.bit import BiT, BiTConfig
+from sightline.models.bit import BiTConfig
 from sightline.models.construct import Model, build
-from sightline.models.vit import ViT, ViTConfig
+from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
 from sightline.weights.card import Judged, model_card
 from sightline.weights.containers.files import SEVERAL_LABELS
@@ -52,7 +52,7 @@ def save(
     ('cat', 'dog')
     """
     path = Path(path)
-    if not isinstance(model, ViT | BiT):
+    if not isinstance(model, Model):
         raise WeightsError(
             f"Only models of Sightline can be saved, not a {type(model).__name__}: save it in its library."
         )

@@ -114,6 +114,48 @@ def test_preprocessing_comes_from_the_library_or_the_user():
     assert sl.adopt(PEERS["hf"].make(), mine).image == mine
 
 
+def test_a_gated_mixer_is_understood():
+    kinds = timm.models.mlp_mixer
+    theirs = (
+        fill(kinds.MlpMixer(5, 32, 3, 8, 2, 16, 4, mlp_layer=timm.layers.GluMlp, act_layer=nn.SiLU)).double().eval()
+    )
+    model, x = sl.adopt(theirs), torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    sums = [p for p in sl.anatomy(model) if p.kind == "sum"]
+    names = {q for p in sums for q in (p.path, p.skip, p.branch)} | {"blocks.1.mlp.hidden", "blocks.1.mix.hidden"}
+    with torch.no_grad(), sl.record(model, *names) as tape:
+        assert torch.equal(model(x), theirs(x))
+    assert (model.config.kind, model.config.heads, model.config.grid, len(sums)) == ("mixer", None, (4, 4), 4)
+    for p in sums:
+        torch.testing.assert_close(tape[p.skip] + tape[p.branch], tape[p.path])
+    mlps = {"mix": theirs.blocks[1].mlp_tokens, "mlp": theirs.blocks[1].mlp_channels}
+    for name, mlp in mlps.items():  # the neurons are what the last layer reads, not the gate alone
+        out = mlp.fc2(tape[f"blocks.1.{name}.hidden"])
+        torch.testing.assert_close(out.mT if name == "mix" else out, tape[f"blocks.1.{name}_branch"])
+
+
+@pytest.mark.parametrize("inner_norm", [False, True])
+def test_attention_with_rotary_positions_is_recorded_as_eva_computes_it(inner_norm):
+    theirs = timm.models.eva.Eva(
+        img_size=28, patch_size=7, embed_dim=24, depth=2, num_heads=3, mlp_ratio=2, swiglu_mlp=True, num_classes=5,
+        scale_mlp=inner_norm, scale_attn_inner=inner_norm, use_rot_pos_emb=True, qkv_fused=not inner_norm,
+    )  # fmt: skip
+    theirs = fill(theirs, std=0.5).double().eval()
+    model, x = sl.adopt(theirs), torch.randn(2, 3, 28, 28, dtype=torch.float64)
+    names = [f"blocks.{i}.attn.{part}" for i in (0, 1) for part in ("probs", "v", "per_head")]
+    with torch.no_grad(), sl.record(model, *names) as tape:
+        assert torch.equal(model(x), theirs(x))
+    eager = []
+    for block in theirs.blocks:  # timm's second way: the softmax is written out and passes this dropout
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(lambda m, args, out: eager.append(args[0]))
+    with torch.no_grad():
+        theirs(x)
+    for i, probs in enumerate(eager):
+        torch.testing.assert_close(tape[f"blocks.{i}.attn.probs"], probs, atol=1e-12, rtol=0)
+        torch.testing.assert_close(probs.sum(-1), torch.ones_like(probs[..., 0]))
+        torch.testing.assert_close(tape[f"blocks.{i}.attn.per_head"], probs @ tape[f"blocks.{i}.attn.v"])
+
+
 REFUSED = {
     "a Linear": (lambda: nn.Linear(3, 3), "neither attention blocks nor convolutions"),
     "swin": (lambda: TV.swin_t(), "attends within windows of"),
@@ -124,7 +166,12 @@ REFUSED = {
         ),
         "attends within windows of",
     ),
-    "mixer": (lambda: timm.create_model("mixer_s32_224"), "processes tokens after"),
+    "resmlp": (
+        lambda: timm.models.mlp_mixer.MlpMixer(
+            5, 32, 3, 8, 1, 16, 4, block_layer=timm.models.mlp_mixer.ResBlock, norm_layer=timm.models.mlp_mixer.Affine
+        ),
+        "processes tokens after",
+    ),
     "cait": (lambda: timm.create_model("cait_xxs24_224"), "not that of a pre-norm ViT"),
     "ours": (lambda: sl.build("vit-nano4"), "needs no adoption"),
 }

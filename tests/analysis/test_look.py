@@ -64,6 +64,49 @@ def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
     assert all(row.state == "done" for name, row in rows.items() if name not in apart)
 
 
+def test_look_at_a_mixer_needs_no_attention(data, tmp_path):
+    mixer = peers.fill(sl.build("mixer-nano4", classes=20, depth=2), std=0.1)
+    rows = {row.name: row for row in sl.look(mixer, data, tmp_path, n=12)}
+    apart = {name: row.why for name, row in rows.items() if row.state != "done"}
+    assert set(apart) == {
+        "attention-distance", "attention-maps", "head-attention", "position-content", "positions", "outlier-tokens",
+        "outlier-tokens-register", "rollout", "rollout-identity", "rollout-gradient", "attribution-rollout",
+        "attribution-rollout-gradient",
+    }  # fmt: skip
+    assert all("has no attention" in why or "no position embedding" in why for why in apart.values())
+    residual = sl.Result.load(tmp_path / rows["residual"].path)
+    assert residual.sublayers == ("mixing", "mlp") * 2
+    assert residual.per_token.shape[2] == 64
+    lens = sl.Result.load(tmp_path / rows["logit-lens"].path)
+    assert lens.about.models[0].kind == "mixer"
+    with pytest.raises(ValueError, match="has no attention"):
+        sl.attention_distance(mixer, data, n=4)
+
+
+def test_parts_of_a_mixer_are_switched_off(data):
+    mixer = peers.fill(sl.build("mixer-nano4", classes=20, depth=2), std=0.1).eval()
+    adopted = sl.adopt(peers.timm_mixer(mixer, peers.timm.models.mlp_mixer.MlpMixer(
+        20, 32, 3, 4, num_blocks=2, embed_dim=64, mlp_ratio=(1.0, 4.0))))  # fmt: skip
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        for off in ("block 1", "mixing 0", "mlp 1", "skip 1"):
+            answers = []
+            for model in (mixer, adopted):
+                with sl.observe.switch_off(model, off):
+                    answers.append(model(x))
+            torch.testing.assert_close(*answers, atol=1e-4, rtol=1e-4)
+            assert not torch.allclose(answers[0], mixer(x))
+        with sl.observe.switch_off(mixer, "mixing 0", "mlp 0"):
+            without_both = mixer(x)
+        with sl.observe.switch_off(mixer, "block 0"):
+            torch.testing.assert_close(mixer(x), without_both)
+    for off in ("attention 0", "head 0.1", "token 3", "prefix 0"):
+        with pytest.raises(ValueError, match="is a Mixer, of which block, mixing, mlp, skip can be switched off"):
+            sl.what_if(mixer, data, off)
+    with pytest.raises(ValueError, match="has attention, no token mixing"):
+        sl.what_if(sl.build("vit-nano4", depth=1), data, "mixing 0")
+
+
 def test_compare(vit, cnn, data, tmp_path):
     rows = sl.compare(vit, cnn, data, tmp_path, n=12)
     found = states(rows)

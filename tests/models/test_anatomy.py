@@ -13,6 +13,8 @@ MODELS = {
     "registers": lambda: sl.build("vit-nano4", registers=3, distill_token=True),
     "bit": lambda: sl.build("bit-micro", classes=10),
     "hybrid": lambda: sl.build("r14-vit-micro8", classes=10),
+    "mixer": lambda: sl.build("mixer-nano4", classes=10),
+    "axial": lambda: sl.build("vit-nano4", classes=10, depth=2, attention="axial"),
 }
 
 
@@ -25,7 +27,7 @@ def test_parts_are_recordable_in_order_and_laid_out_as_said(name):
     with sl.record(model, *paths, keep=lambda path, t: order.append(path) or t) as tape:
         model(torch.randn(2, 3, 32, 32))
     assert order == paths
-    axes = {"tokens": 3, "map": 4, "heads": 4, "probs": 4, "vector": 2}
+    axes = {"tokens": 3, "channels": 3, "map": 4, "heads": 4, "probs": 4, "vector": 2}
     for part in parts:
         assert tape[part.path].ndim == axes[part.layout]
         if part.layout == "probs":

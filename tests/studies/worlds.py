@@ -184,6 +184,15 @@ def of_reid(name: str, c: dict, true: int) -> dict[str, Any]:
     return {"whole": 0.05 + 0.1 * true, "patches": 0.05 + 0.2 * true, "true patches": 0.3, **chance}
 
 
+def of_mixer(name: str, c: dict, true: int) -> dict[str, Any]:
+    near = {"Mixer": 0.3, "ViT": 0.2 * true, "BiT": 0.0}[c["other"]]
+    return {"accuracy": 0.5} if name == "accuracy" else {"blocks": falling(0.6 + near, 0.3 + near)}
+
+
+def of_axial(name: str, c: dict, true: int) -> dict[str, Any]:
+    return {"accuracy": 0.5 + 0.03 * true * (c["attention"] != "full"), "loss": 1.0, "steps": 1500}
+
+
 WORLDS = {
     "data": (of_data, "as the papers say", "every model alike, whatever the data"),
     "positions": (of_positions, "positions matter, their kind does not", "all tables and accuracies alike"),
@@ -201,6 +210,8 @@ WORLDS = {
     "optimizer": (of_optimizer, "Adam transfers better", "both optimizers alike"),
     "imbalance": (of_imbalance, "rare classes change and lose", "all classes alike"),
     "reid": (of_reid, "patches find more than whole images", "everything as by chance"),
+    "mixer": (of_mixer, "the Mixer is closer to the ViT", "as close to ViT as to BiT"),
+    "axial": (of_axial, "axial attention is better", "all attentions alike"),
 }
 
 

@@ -25,6 +25,14 @@ GOLDEN = {
         2.302585, 2.302585, 2.312146, 2.387265, 2.272861, 2.253592, 2.261294, 2.351831, 2.19842, 2.124794,
         2.039103, 2.136676, 2.022552, 1.925055, 2.013698, 1.965437, 1.935107, 1.770653, 1.912799, 1.908536,
     ],
+    "mixer-nano4": [
+        2.302585, 2.302585, 2.302502, 2.308019, 2.295773, 2.288516, 2.285288, 2.293686, 2.272428, 2.267462,
+        2.191073, 2.264756, 2.249321, 2.163516, 2.21153, 2.231135, 2.153519, 2.150288, 2.243839, 2.210986,
+    ],
+    "axial": [
+        2.302585, 2.302585, 2.30282, 2.309829, 2.285403, 2.263645, 2.261581, 2.264389, 2.261176, 2.243314,
+        2.129367, 2.250139, 2.208341, 2.112346, 2.17501, 2.159151, 2.142711, 2.116127, 2.148652, 2.16588,
+    ],
     "r8-vit-nano4": [
         2.302585, 2.302585, 2.303768, 2.315354, 2.308699, 2.309987, 2.300878, 2.360607, 2.293343, 2.325993,
         2.276259, 2.303083, 2.299105, 2.249483, 2.317839, 2.294191, 2.316164, 2.281623, 2.301679, 2.277229,
@@ -43,15 +51,16 @@ def recipe(**changes):
 
 
 def model(name="vit-nano4", **changes):
-    settings = {"classes": 10, "size": 16, **({"depth": 2} if name == "vit-nano4" else {}), **changes}
-    return sl.build(name, **settings)
+    small = {"vit-nano4": {"depth": 2}, "mixer-nano4": {"depth": 2}, "axial": {"depth": 1, "attention": "axial"}}
+    settings = {"classes": 10, "size": 16, **small.get(name, {}), **changes}
+    return sl.build("vit-nano4" if name == "axial" else name, **settings)
 
 
 def losses(run):
     return [row["train/loss"] for row in run.rows() if "train/loss" in row]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_golden_losses(name, tmp_path):
     settings = recipe(steps=20, lr=2e-3, warmup=4, weight_decay=0.05, clip=1.0, smoothing=0.1)
     run = sl.fit(model(name), data()[0], settings, out=tmp_path / "run")
@@ -253,6 +262,27 @@ def test_progressive_resolution_ends_at_the_model_s_own(name, tmp_path):
 def interrupt(_):
     os.kill(os.getpid(), signal.SIGINT)
     return {}
+
+
+def test_a_mixer_resumes_exactly_and_keeps_its_number_of_patches(tmp_path):
+    train, val = data(40)
+    settings = recipe(steps=4, ema=0.5, augment=sl.data.Augment(flip=True))
+    run = sl.fit(model("mixer-nano4", drop_path=0.2), train, settings, val=val, out=tmp_path / "run")
+    with pytest.raises(sl.training.Stopped):
+        sl.fit(
+            model("mixer-nano4", drop_path=0.2), train, settings, val=val, out=tmp_path / "cut", evals=[(2, interrupt)]
+        )
+    cut = sl.fit(model("mixer-nano4", drop_path=0.2), train, settings, val=val, out=tmp_path / "cut")
+    assert (cut.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
+    for other in (recipe(sizes=((0, 8), (0.5, 16))), recipe(size=32)):
+        with pytest.raises(ValueError, match="A Mixer cannot change from 4 x 4 to"):
+            sl.fit(model("mixer-nano4"), train, other, out=tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+    scales = sl.training.layer_scales(run.model, 0.5)
+    assert (scales["head.weight"], scales["blocks.1.mix.fc1.weight"], scales["embed.proj.weight"]) == (1, 0.5, 0.125)
+    for task in ("masked", "mae"):
+        with pytest.raises(ValueError, match="got a Mixer"):
+            sl.fit(model("mixer-nano4"), train, recipe(task=task), out=tmp_path / "no")
 
 
 def test_recipe_s_size_resamples_the_positions(tmp_path):  # train low, tune high

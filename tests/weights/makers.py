@@ -55,6 +55,11 @@ PEERS = {
     "timm-registers": Peer(timm_vit(reg_tokens=4, no_embed_class=True, init_values=1e-5), holds=("timm",)),
     "timm-registers-placed": Peer(timm_vit(reg_tokens=3, qkv_bias=False), holds=("timm",)),
     "timm-no-class-row": Peer(timm_vit(no_embed_class=True), holds=("npz", "timm")),
+    "timm-mixer": Peer(
+        lambda: peers.timm.models.mlp_mixer.MlpMixer(10, S, 3, P, num_blocks=D, embed_dim=W, mlp_ratio=(0.5, 2.0)),
+        hints={},
+        holds=("npz", "timm"),
+    ),
     "timm-headless": Peer(timm_vit(num_classes=0), holds=ALL),
     "deit-distilled": Peer(
         lambda: peers.timm.models.deit.VisionTransformerDistilled(**TIMM), holds=("timm", "hf", "hf-v5")

@@ -78,7 +78,9 @@ def _plain() -> sl.models.ViTConfig:
     return sl.models.ViTConfig(width=64, depth=2, heads=2, mlp_width=128, patch=8, size=32, classes=10)
 
 
-@pytest.mark.parametrize("name", ["timm-bit", "timm-hybrid", "timm-hybrid-stem", "deit-distilled", "timm-map"])
+@pytest.mark.parametrize(
+    "name", ["timm-bit", "timm-mixer", "timm-hybrid", "timm-hybrid-stem", "deit-distilled", "timm-map"]
+)
 def test_weights_go_back_into_the_model_they_came_from(name):
     peer = PEERS[name]
     theirs, other = peer.ready(), peer.ready(seed=1)

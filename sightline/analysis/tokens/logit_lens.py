@@ -124,7 +124,7 @@ def logit_lens(
 def readable(s: ObservedModel) -> list[Place]:
     """The places that look like the last one, which the head reads: as many channels, and the same grid."""
     places: list[Place] = residual_stream(s)
-    if s.attention_blocks:
+    if s.encoder_blocks:
         return places
     shapes: dict[int, tuple[int, ...]] = {}
     with evaluation_mode(s), watching(places, lambda i, t: shapes.update({i: tuple(t.shape)})):

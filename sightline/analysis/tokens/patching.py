@@ -145,7 +145,7 @@ class Patching:
         self.per_head = [] if written else [tape[name].clone() for name in names]
         self.outputs: list[Any] = []  # of the destination's blocks
         with ExitStack() as stack:
-            for block in s.attention_blocks:
+            for block in s.encoder_blocks:
                 stack.callback(block.register_forward_hook(lambda m, a, out: self.outputs.append(out)).remove)
             other = s.model(destination)
         self.classes = compared(logits[0], other[0])
@@ -189,7 +189,7 @@ class Patching:
         """So many runs of the destination; a ViT does not compute the blocks again that come before the patch."""
         s = self.target
         self.passes += count
-        with skipping(s.attention_blocks[:skipped], self.outputs):
+        with skipping(s.encoder_blocks[:skipped], self.outputs):
             return self.share(s.model(self.destination.expand(count, -1, -1, -1)))
 
     def masks(self, source: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ViT": ("vit-nano4", {}),
     "BiT": ("bit-nano", {}),
     "hybrid": ("r8-vit-nano4", {}),
+    "Mixer": ("mixer-nano4", {}),
     "large ViT": ("vit-micro4", {}),
     "large BiT": ("bit-nano", {"units": (2, 2, 2)}),
 }

@@ -4,8 +4,9 @@ import difflib
 
 from sightline.studies.definitions.bit import decay, norms, shots
 from sightline.studies.definitions.later import imbalance, reid
-from sightline.studies.definitions.raghu import seeing, skips, tuning
+from sightline.studies.definitions.raghu import mixer, seeing, skips, tuning
 from sightline.studies.definitions.vit import (
+    axial,
     compute,
     data,
     encoder,
@@ -39,6 +40,8 @@ STUDIES: dict[str, Study] = {
         optimizer.STUDY,
         imbalance.STUDY,
         reid.STUDY,
+        mixer.STUDY,
+        axial.STUDY,
     )
 }
 

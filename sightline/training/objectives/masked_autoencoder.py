@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from sightline.data.draws import Draws, Ints
 from sightline.models.hybrid import Hybrid
-from sightline.models.initialize import xavier_uniform_
-from sightline.models.layers import Attention, Mlp
+from sightline.models.layers import Attention, Mlp, xavier_uniform_
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 from sightline.training.objectives.patches import (
@@ -45,6 +44,8 @@ class MAE(nn.Module):
             )
         if model.encoder_config.position == "relative":
             raise ValueError("MAE drops tokens, which relative positions do not allow: use --task masked.")
+        if model.encoder_config.attention == "axial":
+            raise ValueError("MAE drops tokens, which axial attention does not allow: use --task masked.")
         check_share(model, corrupt)
         width, depth = decoder
         if width < 8 or width % 4 or depth < 1:

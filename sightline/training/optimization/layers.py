@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from sightline.models.bit import BiT
+from sightline.models.construct import Model
 from sightline.models.hybrid import Hybrid
 from sightline.models.parts import anatomy
 from sightline.models.vit import ViT
@@ -111,8 +111,8 @@ def _globs(names: list[str], blocks: list[str] | None = None) -> tuple[str, ...]
 def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Layer-wise learning rates: a factor per parameter name, 1 at the head and times `decay` for each layer below.
 
-    The stem of a ViT with 12 blocks gets decay^13, its first block decay^12, its last decay^1 (BEiT, MAE). A BiT counts
-    its residual units, a hybrid units, then embedding, then encoder blocks.
+    The stem of a ViT with 12 blocks gets decay^13, its first block decay^12, its last decay^1 (BEiT, MAE). A
+    Mixer counts likewise, a BiT its residual units, a hybrid units, then embedding, then encoder blocks.
 
     >>> scales = sl.training.layer_scales(sl.build("vit-nano4", classes=10), 0.5)
     >>> scales["head.weight"], scales["norm.weight"], scales["blocks.5.mlp.fc1.weight"], scales["prefix"] == 0.5**7
@@ -130,14 +130,14 @@ def parameters_by_layer(model: nn.Module) -> list[list[str]]:
     blocks = block_paths(model)
     inside = [[n for n in names if n.startswith(f"{b}.")] for b in blocks]
     if isinstance(model, ViT) and model.encoder_config.position_at == "every":  # each block adds its own table
-        for i, block in enumerate(inside[-model.encoder_config.depth :]):
+        for i, block in enumerate(inside[-model.encoder_config.layers :]):
             block[:0] = [n for n in names if n.startswith(f"positions.{i}.")]
     rest = [n for n in names if n not in {n for block in inside for n in block}]
     below = [n for n in rest if n.split(".")[0] in BELOW]
     top = [n for n in rest if n not in below]
     if not isinstance(model, Hybrid):
         return [below, *inside, top]
-    units = len(blocks) - model.encoder_config.depth
+    units = len(blocks) - model.encoder_config.layers
     root = [n for n in below if n.startswith("backbone.")]
     middle = [n for n in below if n not in root]
     return [root, *inside[:units], middle, *inside[units:], top]
@@ -154,7 +154,7 @@ def block_paths(model: nn.Module) -> list[str]:
 
 
 def _check_ours(model: nn.Module) -> None:
-    if not isinstance(model, ViT | BiT):
+    if not isinstance(model, Model):
         raise ValueError(
-            f"The layers of a {type(model).__name__} are not known to Sightline: load its weights into a ViT or BiT."
+            f"The layers of a {type(model).__name__} are not known to Sightline: load its weights with sl.load."
         )

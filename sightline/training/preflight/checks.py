@@ -12,6 +12,7 @@ import numpy as np
 from sightline.data.datasets import Dataset
 from sightline.models.checks import pair
 from sightline.models.construct import Model, change
+from sightline.models.mixer import refuse_other_grid
 from sightline.spec import ImageSpec
 from sightline.training.parallel import ProcessGroup
 from sightline.training.preflight.overlap import count_overlap
@@ -50,7 +51,8 @@ def check_run(
     if recipe.compile and next(model.parameters()).device.type == "cpu":
         check_compiler()
     for _, size in recipe.sizes:
-        change(model.config, size=pair(size))  # refuses sizes that are not multiples of the patch size
+        # refuses sizes that are not multiples of the patch size, and another number of patches for a Mixer
+        refuse_other_grid(model.config, change(model.config, size=pair(size)))
     if processes.sharded and recipe.sizes:
         raise ValueError("Progressive resolution (sizes) does not work with --parallel fsdp: use ddp, or one size.")
     if recipe.task != "classify" and recipe.augment.cutmix:

@@ -13,12 +13,13 @@ import xxhash
 
 from sightline.models.bit import BiTConfig
 from sightline.models.hybrid import HybridConfig
+from sightline.models.mixer import MixerConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
 from sightline.weights.report import WeightsError
 
-FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig, "hybrid": HybridConfig}
+FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig, "hybrid": HybridConfig, "mixer": MixerConfig}
 LARGEST = 16_384  # pixels per side; a header that asks for more is damaged
 VERSION = 1
 HALF = "float16"  # how a packed model is stored; it computes in float32

@@ -43,6 +43,8 @@ def not_plain(c: ViTConfig, who: str) -> str | None:
     if c.position_at != "stem" or c.position != "1d":
         where = "" if c.position_at == "stem" else f" at {c.position_at} block"
         return f"{who} has one learned position table at the stem, not position={c.position!r}{where}"
+    if c.attention == "axial":
+        return f"{who} attends to all tokens, not along rows and columns"
     if c.norm_at == "post" or c.norm == "batch":
         return f"{who} only has LayerNorm before each sublayer"
     if c.no_skip:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sightline.models.bit import BiTConfig
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
@@ -137,7 +138,9 @@ def defaults(config: Config) -> Mapping[str, Any]:
 
 def unsupported(config: Config) -> str | None:
     if not isinstance(config, ViTConfig):
-        return "transformers 5 has no hybrid" if isinstance(config, HybridConfig) else "this layout is for ViT"
+        if isinstance(config, BiTConfig):
+            return "this layout is for ViT"
+        return f"transformers 5 has no {'hybrid' if isinstance(config, HybridConfig) else 'Mixer'}"
     c = config
     if reason := not_plain(c, "transformers' ViT"):
         return reason

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sightline.models import checks
-from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
@@ -46,8 +45,7 @@ def defaults(config: Config) -> Mapping[str, Any]:
 
 def unsupported(config: Config) -> str | None:
     if not isinstance(config, ViTConfig):
-        kind = "hybrid" if isinstance(config, HybridConfig) else "BiT"
-        return f"torchvision has no {kind}"
+        return f"torchvision has no {type(config).__name__.removesuffix('Config')}"
     if reason := not_plain(config, "torchvision's ViT"):
         return reason
     plain = config.pool == "cls" and config.position_rows == 1 and config.prefix == 1
