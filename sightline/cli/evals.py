@@ -81,11 +81,15 @@ def fewshot(
         {"shots": n, "accuracy": float(a), "± 95 %": float(h), "l2": sorted(set(map(float, p)))}
         for n, a, h, p in zip(result.shots, result.mean, result.half_width, result.l2)
     ]
+    known = published(result, result.shots)
     if as_json:
         per_class = dict(zip(result.classes, result.per_class.T))
-        show({"caption": result.caption, "rows": rows, "by seed": result.accuracy, "per class": per_class}, True)
-    else:
-        show(rows, False, title=result.caption)
+        numbers = {"rows": rows, "by seed": result.accuracy, "per class": per_class, "published": known}
+        show({"caption": result.caption, **numbers}, True)
+        return
+    show(rows, False, title=result.caption)
+    if known:
+        show(known, False, title="published")
 
 
 @verb
@@ -132,7 +136,8 @@ def eval_(
         names = (test.name, other.name) if other.name != test.name else ("first", "second")
         result = sl.evals.evaluate_sets(trained, dict(zip(names, (test, other))), **batches)
     elif real is not None:
-        result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real)
+        how = {"variant": sl.references.published_name(trained), "dataset": "imagenet-real"}
+        result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real, how=how)
     else:
         result = sl.evaluate(trained, test, **batches)
     save_result(result, save)
@@ -169,6 +174,7 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
         tables["per class"] = [{"class": c, "images": int(n), "accuracy": float(a)} for c, n, a in by_class if n]
     if isinstance(result, sl.evals.Classification) and confused:
         tables["confused"] = [{"label": a, "predicted": b, "times": n} for a, b, n in result.confused(confused)]
+    tables["published"] = published(result)
     if as_json:
         show({**result.summary(), **tables}, True)
         return
@@ -176,6 +182,13 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
     for title, rows in tables.items():
         if rows:
             show(rows, False, title=title)
+
+
+def published(result: sl.Result, shots: tuple[Any, ...] = (None,)) -> list[dict[str, Any]]:
+    """What the papers report for the same architecture on the same dataset."""
+    about = str(result.how.get("variant")), str(result.how.get("dataset"))
+    found = [row for n in shots if n != "all" for row in sl.references.published_rows(*about, shots=n)]
+    return sl.references.as_rows(found)
 
 
 @verb

@@ -18,6 +18,7 @@ from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
+from sightline.references.matching import published_name
 from sightline.spec import About, Result
 
 TTA = Literal["mirror", "shift"]  # test-time augmentation
@@ -221,7 +222,8 @@ def evaluate(
     """
     said = logits(model, dataset, batch=batch, workers=workers, tta=tta)
     place, names = match_classes(getattr(model, "class_names", None), said.shape[1], dataset)
-    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset), **({"tta": tta} if tta else {})}
+    how = {"model": describe(model), "variant": published_name(model), "dataset": dataset.name, "images": len(dataset)}
+    how |= {"tta": tta} if tta else {}
     about = About(models=(identify(model),), images=fingerprint(dataset))
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)

@@ -14,9 +14,10 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
 from sightline.training.run.curves import Curves
+from sightline.views.measurements import published
 from sightline.views.payload import SIDE, heat_map
 from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, percent
+from sightline.views.view import RAGHU, Paper, Payload, View, percent
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
 
@@ -49,7 +50,7 @@ FEW_SHOT = View(
     sentence=fewshot_sentence,
     draw=draw_fewshot,
     size=(5.6, 3.8),
-    paper=Paper(f"{VIT}, figure 4; BiT, figure 4", "More shots and more pre-training data help."),
+    paper=published.of_few_shots,
 )
 
 
@@ -189,6 +190,7 @@ ACCURACY = View(
     several_panels=True,
     payload=confusion_payload,
     figure_and_widget=True,
+    paper=published.of_accuracy,
 )
 
 
@@ -241,7 +243,7 @@ VTAB = View(
     sentence=vtab_sentence,
     draw=draw_vtab,
     size=(8.6, 4.6),
-    paper=Paper(f"{VIT}, table 9", "Fine-tuned, ViT-H/14 reaches 77.6 % on average over 19 tasks."),
+    paper=published.of_vtab,
 )
 
 
@@ -290,7 +292,7 @@ REAL = View(
     sentence=real_sentence,
     draw=draw_real,
     size=(6.0, 1.8),
-    paper=Paper(f"{VIT}, table 2", "ViT-H/14 reaches 90.7 % on ReaL."),
+    paper=published.of_real,
 )
 
 
