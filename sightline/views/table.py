@@ -3,6 +3,7 @@
 from sightline.spec import Result
 from sightline.views import attention, depth, position_content, saliency, scores, similarity, tokens
 from sightline.views.fallback import draw_anything, summary_sentence
+from sightline.views.measurements.compute import COMPUTE
 from sightline.views.view import View
 
 # how good the models are, then what can be explored on images, then the rest of the papers' questions
@@ -40,6 +41,7 @@ VIEWS: tuple[View, ...] = (
     depth.POSITIONS,
     depth.NEIGHBORS,
     depth.INDUCTIVE_BIAS,
+    COMPUTE,
     scores.TRAINING,
 )
 
