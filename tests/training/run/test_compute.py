@@ -19,7 +19,7 @@ def runs(tmp_path_factory):
     sl.fit(model(), train, recipe(), val=val, out=root / "short")
     sl.fit(model(), train, recipe(), out=root / "blind")
     shutil.copytree(root / "short", root / "long")
-    change(root / "long", lambda d: d["plan"].update(stages=[[2, 16]]))
+    change(root / "long", lambda d: d["plan"].update(stages=[[2, 32]]))
     return root
 
 
@@ -35,7 +35,7 @@ def test_macs_are_those_of_a_forward_pass_times_the_images(runs):
     assert sl.training.training_macs(one) == plan["steps"] * plan["batch"] * macs
     assert sl.training.training_macs(one, 2) == 2 * plan["batch"] * macs
     grown = sl.training.training_macs(sl.Run(runs / "long"))
-    assert grown == plan["batch"] * (2 * macs + (plan["steps"] - 2) * sl.cost(model().config, 16).macs)
+    assert grown == plan["batch"] * (2 * macs + (plan["steps"] - 2) * sl.cost(model().config, 32).macs)
 
 
 def test_runs_with_validation_have_a_point_and_the_others_are_named(runs):
