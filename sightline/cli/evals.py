@@ -96,8 +96,11 @@ def fewshot(
 @click.argument("model")
 @click.argument("data")
 @held_out_option
-@click.option("--second", help="A second test set of the same classes to compare with, such as ImageNet-V2.")
-@click.option("--second-split", help="Split of the second test set.")
+@click.option("--second", multiple=True,
+              help="Another test set: ImageNet-V2, -R, -A, -Sketch, ObjectNet, or of the same classes.")  # fmt: skip
+@click.option("--second-split", help="Split of the other test sets.")
+@click.option("--class-map", type=click.Path(exists=True, dir_okay=False),
+              help="JSON: folder names of the one --second to ids or numbers of ImageNet's classes.")  # fmt: skip
 @click.option("--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) of ImageNet's val.")
 @click.option("--per-class", is_flag=True, help="Print the accuracy of every class.")
 @click.option("--confused", type=int, default=0, help="Print this many of the most frequent mistakes.")
@@ -113,8 +116,9 @@ def eval_(
     model: str,
     data: str,
     split: str | None,
-    second: str | None,
+    second: tuple[str, ...],
     second_split: str | None,
+    class_map: str | None,
     real: str | None,
     per_class: bool,
     confused: int,
@@ -131,10 +135,14 @@ def eval_(
     trained = sl.observe.open_model(model)
     test = sl.evals.evaluation_data(trained, data, split, num=num)
     result: sl.Result
-    if second is not None:
-        other = sl.evals.evaluation_data(trained, second, second_split, num=num)
-        names = (test.name, other.name) if other.name != test.name else ("first", "second")
-        result = sl.evals.evaluate_sets(trained, dict(zip(names, (test, other))), **batches)
+    if class_map is not None and len(second) != 1:
+        raise ValueError("--class-map is for one test set: give it with --second FOLDER.")
+    if second:
+        others = [sl.evals.evaluation_data(trained, one, second_split, num=num) for one in second]
+        names = sl.observe.model_names([data, *second])
+        sets = dict(zip(names, (test, *others)))
+        maps = {names[1]: sl.data.read_class_map(class_map)} if class_map else None
+        result = sl.evals.evaluate_sets(trained, sets, maps=maps, **batches)
     elif real is not None:
         how = {"variant": sl.references.published_name(trained), "dataset": "imagenet-real"}
         result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real, how=how)
@@ -186,9 +194,10 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
 
 def published(result: sl.Result, shots: tuple[Any, ...] = (None,)) -> list[dict[str, Any]]:
     """What the papers report for the same architecture on the same dataset."""
-    about = str(result.how.get("variant")), str(result.how.get("dataset"))
-    found = [row for n in shots if n != "all" for row in sl.references.published_rows(*about, shots=n)]
-    return sl.references.as_rows(found)
+    name, kinds = str(result.how.get("variant")), result.how.get("kinds", {"": result.how.get("dataset")})
+    asked = [(str(kind), m, n) for kind in kinds.values() for m in ("top-1", "top-5") for n in shots if n != "all"]
+    found = (sl.references.published_rows(name, kind, metric=m, shots=n) for kind, m, n in asked)
+    return sl.references.as_rows(row for rows in found for row in rows)
 
 
 @verb

@@ -1,4 +1,4 @@
-"""Views of measurements: accuracy by shots, depth, ways, class, task and test set; training curves."""
+"""Views of measurements: accuracy by shots, depth, ways, class and task; training curves."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sightline.analysis.probes import LayerProbes
-from sightline.evals.accuracy import Classification, TestSets
+from sightline.evals.accuracy import Classification
 from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
@@ -191,28 +191,6 @@ ACCURACY = View(
     payload=confusion_payload,
     figure_and_widget=True,
     paper=published.of_accuracy,
-)
-
-
-def draw_test_sets(r: TestSets, ax: Any) -> None:
-    """Top-1 on each set with its interval."""
-    error = np.stack([r.top1 - r.low, r.high - r.top1]) * 100
-    ax.errorbar(range(len(r.names)), 100 * r.top1, yerr=np.maximum(error, 0), fmt="o", color=COLORS[0], capsize=4)
-    ax.set_xticks(range(len(r.names)), [short(n) for n in r.names])
-    ax.set(ylabel="top-1, %", ylim=(0, 100), xlim=(-0.5, len(r.names) - 0.5))
-
-
-def test_sets_sentence(r: TestSets) -> str:
-    worst = int(r.top1.argmin())
-    return f"From {100 * r.top1[0]:.1f} % on {r.names[0]} to {100 * r.top1[worst]:.1f} % on {r.names[worst]}."
-
-
-TEST_SETS = View(
-    of=TestSets,
-    heading="Several test sets",
-    sentence=test_sets_sentence,
-    draw=draw_test_sets,
-    size=(5.6, 3.8),
 )
 
 

@@ -3,9 +3,10 @@
 from sightline.evals.accuracy import Classification
 from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
+from sightline.evals.shift.test_sets import TestSets
 from sightline.evals.vtab_protocol import Vtab
 from sightline.references.matching import published_rows
-from sightline.references.rows import Reference, find, tables
+from sightline.references.rows import ACCURACIES, Reference, find, tables
 from sightline.views.view import VIT, Paper
 
 
@@ -29,6 +30,14 @@ def of_few_shots(r: FewShot) -> Paper:
     return Paper(f"{general.where}; {found.where}", f"{general.finding} {found.finding}") if found else general
 
 
+def of_test_sets(r: TestSets) -> Paper | None:
+    """Of this architecture on these test sets, top-1 and top-5."""
+    name, kinds = str(r.how.get("variant")), dict(r.how.get("kinds", {}))
+    return _paper(
+        tuple(row for kind in kinds.values() for m in ACCURACIES for row in published_rows(name, kind, metric=m))
+    )
+
+
 def of_vtab(r: Vtab) -> Paper | None:
     """The means of table 9."""
     return _paper(find("vit-9", dataset="vtab"))
@@ -45,4 +54,5 @@ def _paper(rows: tuple[Reference, ...]) -> Paper | None:
 
 def _cell(row: Reference) -> str:
     spread = "" if row.std is None else f" ± {100 * row.std:.2f}"
-    return f"{row.printed} {100 * row.value:.1f} %{spread}" + (f" ({row.conditions})" if row.conditions else "")
+    rank = "" if row.metric == "top-1" else f"{row.metric} "
+    return f"{row.printed} {rank}{100 * row.value:.1f} %{spread}" + (f" ({row.conditions})" if row.conditions else "")
