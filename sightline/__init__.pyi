@@ -5,6 +5,7 @@ from . import data as data
 from . import evals as evals
 from . import models as models
 from . import observe as observe
+from . import references as references
 from . import report as report
 from . import studies as studies
 from . import training as training

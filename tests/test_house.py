@@ -20,7 +20,7 @@ FLOORS = [
     {"files", "archives", "fingerprints", "progress", "sharing"},
     {"spec"},
     {"models", "data"},
-    {"weights", "adoption"},
+    {"weights", "adoption", "references"},
     {"observe"},
     {"evals"},
     {"training", "analysis"},

@@ -81,19 +81,26 @@ def fewshot(
         {"shots": n, "accuracy": float(a), "± 95 %": float(h), "l2": sorted(set(map(float, p)))}
         for n, a, h, p in zip(result.shots, result.mean, result.half_width, result.l2)
     ]
+    known = published(result, result.shots)
     if as_json:
         per_class = dict(zip(result.classes, result.per_class.T))
-        show({"caption": result.caption, "rows": rows, "by seed": result.accuracy, "per class": per_class}, True)
-    else:
-        show(rows, False, title=result.caption)
+        numbers = {"rows": rows, "by seed": result.accuracy, "per class": per_class, "published": known}
+        show({"caption": result.caption, **numbers}, True)
+        return
+    show(rows, False, title=result.caption)
+    if known:
+        show(known, False, title="published")
 
 
 @verb
 @click.argument("model")
 @click.argument("data")
 @held_out_option
-@click.option("--second", help="A second test set of the same classes to compare with, such as ImageNet-V2.")
-@click.option("--second-split", help="Split of the second test set.")
+@click.option("--second", multiple=True,
+              help="Another test set: ImageNet-V2, -R, -A, -Sketch, ObjectNet, or of the same classes.")  # fmt: skip
+@click.option("--second-split", help="Split of the other test sets.")
+@click.option("--class-map", type=click.Path(exists=True, dir_okay=False),
+              help="JSON: folder names of the one --second to ids or numbers of ImageNet's classes.")  # fmt: skip
 @click.option("--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) of ImageNet's val.")
 @click.option("--per-class", is_flag=True, help="Print the accuracy of every class.")
 @click.option("--confused", type=int, default=0, help="Print this many of the most frequent mistakes.")
@@ -109,8 +116,9 @@ def eval_(
     model: str,
     data: str,
     split: str | None,
-    second: str | None,
+    second: tuple[str, ...],
     second_split: str | None,
+    class_map: str | None,
     real: str | None,
     per_class: bool,
     confused: int,
@@ -127,12 +135,17 @@ def eval_(
     trained = sl.observe.open_model(model)
     test = sl.evals.evaluation_data(trained, data, split, num=num)
     result: sl.Result
-    if second is not None:
-        other = sl.evals.evaluation_data(trained, second, second_split, num=num)
-        names = (test.name, other.name) if other.name != test.name else ("first", "second")
-        result = sl.evals.evaluate_sets(trained, dict(zip(names, (test, other))), **batches)
+    if class_map is not None and len(second) != 1:
+        raise ValueError("--class-map is for one test set: give it with --second FOLDER.")
+    if second:
+        others = [sl.evals.evaluation_data(trained, one, second_split, num=num) for one in second]
+        names = sl.observe.model_names([data, *second])
+        sets = dict(zip(names, (test, *others)))
+        maps = {names[1]: sl.data.read_class_map(class_map)} if class_map else None
+        result = sl.evals.evaluate_sets(trained, sets, maps=maps, **batches)
     elif real is not None:
-        result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real)
+        how = {"variant": sl.references.published_name(trained), "dataset": "imagenet-real"}
+        result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real, how=how)
     else:
         result = sl.evaluate(trained, test, **batches)
     save_result(result, save)
@@ -169,6 +182,7 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
         tables["per class"] = [{"class": c, "images": int(n), "accuracy": float(a)} for c, n, a in by_class if n]
     if isinstance(result, sl.evals.Classification) and confused:
         tables["confused"] = [{"label": a, "predicted": b, "times": n} for a, b, n in result.confused(confused)]
+    tables["published"] = published(result)
     if as_json:
         show({**result.summary(), **tables}, True)
         return
@@ -176,6 +190,14 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
     for title, rows in tables.items():
         if rows:
             show(rows, False, title=title)
+
+
+def published(result: sl.Result, shots: tuple[Any, ...] = (None,)) -> list[dict[str, Any]]:
+    """What the papers report for the same architecture on the same dataset."""
+    name, kinds = str(result.how.get("variant")), result.how.get("kinds", {"": result.how.get("dataset")})
+    asked = [(str(kind), m, n) for kind in kinds.values() for m in ("top-1", "top-5") for n in shots if n != "all"]
+    found = (sl.references.published_rows(name, kind, metric=m, shots=n) for kind, m, n in asked)
+    return sl.references.as_rows(row for rows in found for row in rows)
 
 
 @verb

@@ -62,8 +62,11 @@ def print_weights(glob: str, as_json: bool) -> None:
 @click.option("--classes", type=int, help="Number of classes of a variant; 0 for features only.")
 @click.option("--parts", is_flag=True, help="List every recordable tensor with its module path.")
 @click.option("--growth", is_flag=True, help="Show how attention grows as patches shrink to pixels.")
-def show(model: str, size: Any, classes: int | None, parts: bool, growth: bool, as_json: bool) -> None:
-    """Describe MODEL: its configuration and what it costs.
+@click.option(
+    "--published", is_flag=True, help="List what the papers report for this model, with conditions and table."
+)
+def show(model: str, size: Any, classes: int | None, parts: bool, growth: bool, published: bool, as_json: bool) -> None:
+    """Describe MODEL: its configuration and what it costs, also to pre-train it, as published.
 
     Example: sightline show vit-b16 --size 384
     """
@@ -73,11 +76,14 @@ def show(model: str, size: Any, classes: int | None, parts: bool, growth: bool, 
     if parts:
         rows = [vars(p) for p in sl.anatomy(sl.build(config, device="meta") if what is None else what)]
         print_table(rows, as_json, title=model)
+    elif published:
+        print_published(model, sl.references.published_name(config), as_json)
     elif growth:
         print_table(sl.models.attention_growth(config), as_json, title=f"{model}: cost of attention by patch size")
     else:
         description = sl.models.describe_model(model, **changes) if what is None else sl.models.describe_model(what)
-        print_table(facts(description) | {"model": model}, as_json, title=model)
+        spent = pretraining_cost(sl.references.published_name(config))
+        print_table(facts(description) | spent | {"model": model}, as_json, title=model)
 
 
 def trained_model(name: str, changes: dict[str, Any]) -> Any:
@@ -87,6 +93,24 @@ def trained_model(name: str, changes: dict[str, Any]) -> Any:
     if "classes" in changes:
         raise ValueError(f"--classes is for variants; {name} has its own head. Leave it out.")
     return sl.observe.open_model(name, untrained=False, **changes)
+
+
+def print_published(model: str, name: str, as_json: bool) -> None:
+    """Every published number of an architecture."""
+    if not name:
+        raise ValueError(f"No table of the papers reports {model}; sightline show vit-l16 --published is an example.")
+    print_table(sl.references.as_rows(sl.references.find(model=name)), as_json, title=f"{model}: published")
+
+
+def pretraining_cost(name: str) -> dict[str, str]:
+    """The published compute of pre-training: in core-days, and in days on eight cores."""
+    rows = sl.references.find("vit-2", metric="TPUv3-core-days")
+    return {
+        f"published pre-training ({r.pretraining})": f"{r.value:,.0f} TPUv3-core-days: "
+        f"{sl.references.days_on(8, r.value):,g} days on 8 cores ({r.source.rsplit(', ', 1)[-1]})"
+        for r in rows
+        if r.model == name
+    }
 
 
 def facts(description: sl.models.ModelDescription) -> dict[str, Any]:

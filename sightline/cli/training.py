@@ -220,11 +220,19 @@ def show_proof(proof: Any, as_json: bool) -> None:
 
 @verb
 @click.argument("folder", default="runs", type=click.Path())
-def runs(folder: str, as_json: bool) -> None:
+@click.option("--plot", type=click.Path(dir_okay=False),
+              help="Write accuracy against training compute with the Pareto front (.png, .svg and .npz).")  # fmt: skip
+@click.option("--data", help="With --plot: the dataset whose runs are compared, if there are several.")
+def runs(folder: str, plot: str | None, data: str | None, as_json: bool) -> None:
     """List the runs in FOLDER, with their curves.
 
-    Example: sightline runs runs/
+    Example: sightline runs runs/ --plot compute.png
     """
+    if plot is not None:
+        plot_compute(folder, data, plot, as_json)
+        return
+    if data is not None:
+        raise ValueError("--data selects the runs of a plot: add --plot FILE.png.")
     summaries = sl.training.list_runs(folder)
     for summary in summaries:
         if summary.problem:
@@ -235,6 +243,22 @@ def runs(folder: str, as_json: bool) -> None:
         raise ValueError(
             f"{folder} contains no runs: sightline train DATA --model NAME --out {folder}/NAME starts one."
         )
+
+
+def plot_compute(folder: str, data: str | None, path: str, as_json: bool) -> None:
+    """Accuracy against training compute: a figure, and a table with the Pareto front."""
+    result = sl.training.accuracy_by_compute(folder, data=data)
+    for reason in result.how["left out"].values():
+        tell(f"left out: {reason}")
+    columns = zip(result.runs, result.families, result.macs, result.accuracy, result.low, result.high, result.front)
+    rows = [
+        {"run": name, "family": family, "MACs": f"{macs:.3g}" if not as_json else float(macs), "val": float(accuracy)}
+        | {"95 % from": float(low), "to": float(high), "front": bool(front)}
+        for name, family, macs, accuracy, low, high, front in sorted(columns, key=lambda c: c[2])
+    ]
+    show(rows, as_json, title=result.caption)
+    for file in sl.save_figure(result, path):
+        tell(f"wrote {file}")
 
 
 def row(summary: Any, as_json: bool) -> dict[str, Any]:

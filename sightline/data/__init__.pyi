@@ -9,6 +9,10 @@ from .folder import Manifest as Manifest
 from .images import normalize as normalize
 from .named.listing import DatasetListing as DatasetListing
 from .named.listing import list_datasets as list_datasets
+from .named.second_sets import ClassMap as ClassMap
+from .named.second_sets import class_maps as class_maps
+from .named.second_sets import find_class_map as find_class_map
+from .named.second_sets import read_class_map as read_class_map
 from .named.store import DatasetFiles as DatasetFiles
 from .named.store import data_folder as data_folder
 from .named.store import get_dataset as get_dataset

@@ -1,8 +1,6 @@
 from .accuracy import Classification as Classification
 from .accuracy import Mistake as Mistake
-from .accuracy import TestSets as TestSets
 from .accuracy import evaluate as evaluate
-from .accuracy import evaluate_sets as evaluate_sets
 from .accuracy import logits as logits
 from .accuracy import mistake_sheet as mistake_sheet
 from .accuracy import mistakes as mistakes
@@ -39,6 +37,8 @@ from .probing.probes import KNNProbe as KNNProbe
 from .probing.probes import LinearProbe as LinearProbe
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
+from .shift.test_sets import TestSets as TestSets
+from .shift.test_sets import evaluate_sets as evaluate_sets
 from .vtab_protocol import Vtab as Vtab
 from .vtab_protocol import vtab as vtab
 from .vtab_protocol import vtab_references as vtab_references

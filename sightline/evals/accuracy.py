@@ -1,4 +1,4 @@
-"""Accuracy of a model's own head: top-1 and top-5, per class, confusion, calibration, several test sets."""
+"""Accuracy of a model's own head: top-1 and top-5, per class, confusion, calibration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from torch import Tensor
 from sightline.data.datasets import Dataset
 from sightline.data.quality.sheet import labeled_sheet
 from sightline.evals.extraction import check_model, describe, each_batch
-from sightline.evals.inputs import combine
 from sightline.evals.interval import wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
+from sightline.references.matching import published_name
 from sightline.spec import About, Result
 
 TTA = Literal["mirror", "shift"]  # test-time augmentation
@@ -221,7 +221,8 @@ def evaluate(
     """
     said = logits(model, dataset, batch=batch, workers=workers, tta=tta)
     place, names = match_classes(getattr(model, "class_names", None), said.shape[1], dataset)
-    how = {"model": describe(model), "dataset": dataset.name, "images": len(dataset), **({"tta": tta} if tta else {})}
+    how = {"model": describe(model), "variant": published_name(model), "dataset": dataset.name, "images": len(dataset)}
+    how |= {"tta": tta} if tta else {}
     about = About(models=(identify(model),), images=fingerprint(dataset))
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
@@ -293,60 +294,4 @@ def match_classes(
         f"The model has {count} classes{' called otherwise' if own else ''}, {dataset.name} has "
         f"{len(dataset.classes)}, such as {dataset.classes[0]}; they cannot be matched by name or number. "
         "Call the classes by the model's names or numbers, or measure features: sl.fewshot."
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestSets(Result):
-    """Accuracy of one model on several test sets of the same classes, such as ImageNet val and ImageNet-V2.
-
-    >>> import numpy as np
-    >>> sl.evals.TestSets(title="", caption="", names=("val", "v2"), top1=np.array([.8, .7]), top5=np.array([.9, .8]),
-    ...             low=np.zeros(2), high=np.ones(2), counts=np.array([10, 10])).summary()
-    {'val': 0.8, 'v2': 0.7, 'v2 - val': -0.1}
-    """
-
-    __test__ = False  # not a test case, despite its name
-
-    names: tuple[str, ...]
-    top1: NDArray[np.float64]
-    top5: NDArray[np.float64]
-    low: NDArray[np.float64]  # ends of the 95 % interval of top-1
-    high: NDArray[np.float64]
-    counts: NDArray[np.int64]
-
-    def summary(self) -> dict[str, float]:
-        out = {name: float(v) for name, v in zip(self.names, self.top1)}
-        first = self.names[0]
-        out |= {f"{n} - {first}": round(float(v - self.top1[0]), 12) for n, v in zip(self.names[1:], self.top1[1:])}
-        return out
-
-
-def evaluate_sets(
-    model: Any, sets: dict[str, Dataset], *, batch: int = 64, workers: int = 0, tta: TTA | None = None
-) -> TestSets:
-    """The same model on several test sets, the first being the one that the others are compared with.
-
-    >>> sets = {split: sl.dataset("scenes/shape", split, num=20) for split in ("val", "test")}
-    >>> sl.evals.evaluate_sets(sl.build("vit-nano4", classes=10), sets).names
-    ('val', 'test')
-    """
-    if len(sets) < 2:
-        raise ValueError("Give at least two test sets to compare, such as {'val': ..., 'v2': ...}.")
-    found = {name: evaluate(model, d, batch=batch, workers=workers, tta=tta) for name, d in sets.items()}
-    for name, one in found.items():
-        if not isinstance(one, Classification):
-            raise ValueError(f"{name} has several labels per image; test sets are compared by top-1 of one label.")
-    ones = [one for one in found.values() if isinstance(one, Classification)]
-    return TestSets(
-        title="Accuracy on several test sets",
-        caption=f"Top-1 of one model on {', '.join(found)}; the others are compared with the first.",
-        how={"model": describe(model)},
-        about=combine(*(one.about for one in ones)),
-        names=tuple(found),
-        top1=np.array([one.top1 for one in ones]),
-        top5=np.array([one.top5 for one in ones]),
-        low=np.array([one.interval[0] for one in ones]),
-        high=np.array([one.interval[1] for one in ones]),
-        counts=np.array([int(one.counts.sum()) for one in ones]),
     )

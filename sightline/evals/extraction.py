@@ -36,6 +36,7 @@ from sightline.observe.selection import (
     select_layers,
 )
 from sightline.progress import progress
+from sightline.references.matching import published_name
 from sightline.spec import About, Features, ImageSpec
 from sightline.untrusted import read_json
 from sightline.weights.containers.safetensors import SafetensorsSource, seal_file
@@ -153,6 +154,7 @@ class ExtractionPass:
     def how(self, dataset: Dataset) -> dict[str, Any]:
         return {
             "model": describe(self.target.model),
+            "variant": published_name(self.target.model),
             "dataset": dataset.name,
             "images": len(dataset),
             "tokens": self.tokens,

@@ -107,7 +107,9 @@ class ReaL(Result):
         return {"ReaL": self.accuracy, "scored": float(self.scored), "skipped": float(self.skipped)}
 
 
-def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Path) -> ReaL:
+def score_real(
+    predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Path, *, how: dict[str, Any] | None = None
+) -> ReaL:
     """ReaL accuracy: row i of the lists belongs to ILSVRC2012_val_{i + 1:08d}.JPEG; empty lists are skipped.
 
     `predictions` are class numbers (n,) or scores (n, 1000); `lists` is the list itself or the path of real.json.
@@ -131,6 +133,7 @@ def score_real(predictions: ArrayLike, lists: Sequence[Sequence[int]] | str | Pa
         title="ReaL accuracy",
         caption=f"Share of {len(hits)} images whose prediction is among their reassessed labels; "
         f"{len(lists) - len(hits)} without labels skipped.",
+        how=how or {},
         accuracy=float(np.mean(hits)),
         scored=len(hits),
         skipped=len(lists) - len(hits),

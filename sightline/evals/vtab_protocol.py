@@ -18,26 +18,12 @@ from sightline.evals.probing.ridge import Ridge, apply
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.progress import progress
+from sightline.references.rows import find
 from sightline.spec import About, Result
 
 Fit = Callable[[Any, SuiteTask, dict[str, Dataset]], float]
 GROUPS = ("natural", "specialized", "structured")
-
-# ViT, table 9: percent, in the order of sl.data.suite("vtab")
-REFERENCES: dict[str, tuple[float, ...]] = {
-    "ViT-H/14 (JFT)": (
-        95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4, 76.6,
-        91.7, 63.8, 53.1, 79.4, 63.3, 84.5, 33.2, 51.2,
-    ),
-    "ViT-L/16 (JFT)": (
-        95.4, 81.9, 74.3, 99.7, 96.7, 63.5, 87.4, 83.6, 96.5, 89.7, 77.1,
-        86.4, 63.1, 49.7, 74.5, 60.5, 82.2, 36.2, 51.1,
-    ),
-    "ViT-L/16 (ImageNet-21k)": (
-        90.8, 84.1, 74.1, 99.3, 92.7, 61.0, 80.9, 82.5, 95.6, 85.2, 75.3,
-        70.3, 56.1, 41.9, 74.7, 64.9, 79.9, 30.5, 41.7,
-    ),
-}  # fmt: skip
+PRETRAINING = {"jft-300m": "JFT", "imagenet-21k": "ImageNet-21k"}  # in the titles of table 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,19 +63,25 @@ def vtab_references() -> tuple[Vtab, ...]:
     >>> sl.evals.vtab_references()[0].by_group["structured"]
     0.65025
     """
-    tasks = suite("vtab")
     return tuple(
-        Vtab(
-            title=name,
-            caption=f"{name}, fine-tuned (ViT, table 9).",
-            how={"source": "arXiv 2010.11929, table 9", "protocol": "fine-tuned, 2500 steps"},
-            suite="vtab",
-            tasks=tuple(t.name for t in tasks),
-            groups=tuple(t.group for t in tasks),
-            accuracy=np.array(row) / 100,
-            complete=True,
-        )
-        for name, row in REFERENCES.items()
+        _published(model, data) for model, data in dict.fromkeys((r.model, r.pretraining) for r in find("vit-9"))
+    )
+
+
+def _published(model: str, pretraining: str) -> Vtab:
+    rows = find("vit-9", model=model, pretraining=pretraining)
+    accuracy = {row.dataset.removeprefix("vtab/"): row.value for row in rows}
+    name = f"{rows[0].printed} ({PRETRAINING[pretraining]})"
+    tasks = suite("vtab")
+    return Vtab(
+        title=name,
+        caption=f"{name}, fine-tuned (ViT, table 9).",
+        how={"source": rows[0].source, "protocol": "fine-tuned, 2500 steps"},
+        suite="vtab",
+        tasks=tuple(t.name for t in tasks),
+        groups=tuple(t.group for t in tasks),
+        accuracy=np.array([accuracy[t.name] for t in tasks]),
+        complete=True,
     )
 
 

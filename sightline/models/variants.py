@@ -81,7 +81,7 @@ def config(name: str, **changes: Any) -> Config:
     >>> sl.models.config("vit-b16", pool="gap").prefix
     0
     """
-    plain = _canonical(name)
+    plain = canonical(name)
     if found := re.fullmatch(r"vit-([a-zA-Z]+?)(\d+)", plain):
         size, patch = found.groups()
         if size in VIT:
@@ -104,7 +104,7 @@ def config(name: str, **changes: Any) -> Config:
     raise ValueError(f"There is no model {name!r}. {_suggestion(plain)}")
 
 
-def _canonical(name: str) -> str:
+def canonical(name: str) -> str:
     """The papers' names to ours: `R50+ViT-B/16` is r50-vit-b16, `ViT-B_16` is vit-b16. Case matters only for g."""
     dashed = re.sub(r"[+_/\s]+", "-", name.strip())
     joined = re.sub(r"(?i)(?<=vit-|xer-)([a-z]+)-(?=\d)", r"\1", dashed)

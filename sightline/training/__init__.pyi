@@ -19,6 +19,9 @@ from .rehearsal import SmokeReport as SmokeReport
 from .rehearsal import is_rehearsal as is_rehearsal
 from .rehearsal import prove_resume as prove_resume
 from .rehearsal import smoke_run as smoke_run
+from .run.compute import AccuracyByCompute as AccuracyByCompute
+from .run.compute import accuracy_by_compute as accuracy_by_compute
+from .run.compute import training_macs as training_macs
 from .run.curves import Curves as Curves
 from .run.folder import Run as Run
 from .run.listing import RunSummary as RunSummary

@@ -1,4 +1,4 @@
-"""Views of measurements: accuracy by shots, depth, ways, class, task and test set; training curves."""
+"""Views of measurements: accuracy by shots, depth, ways, class and task; training curves."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sightline.analysis.probes import LayerProbes
-from sightline.evals.accuracy import Classification, TestSets
+from sightline.evals.accuracy import Classification
 from sightline.evals.episodic import Episodes
 from sightline.evals.few_shot import FewShot
 from sightline.evals.multilabel import MultiLabel, ReaL
@@ -14,9 +14,10 @@ from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
 from sightline.training.run.curves import Curves
+from sightline.views.measurements import published
 from sightline.views.payload import SIDE, heat_map
 from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, percent
+from sightline.views.view import RAGHU, Paper, Payload, View, percent
 
 CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
 
@@ -49,7 +50,7 @@ FEW_SHOT = View(
     sentence=fewshot_sentence,
     draw=draw_fewshot,
     size=(5.6, 3.8),
-    paper=Paper(f"{VIT}, figure 4; BiT, figure 4", "More shots and more pre-training data help."),
+    paper=published.of_few_shots,
 )
 
 
@@ -189,28 +190,7 @@ ACCURACY = View(
     several_panels=True,
     payload=confusion_payload,
     figure_and_widget=True,
-)
-
-
-def draw_test_sets(r: TestSets, ax: Any) -> None:
-    """Top-1 on each set with its interval."""
-    error = np.stack([r.top1 - r.low, r.high - r.top1]) * 100
-    ax.errorbar(range(len(r.names)), 100 * r.top1, yerr=np.maximum(error, 0), fmt="o", color=COLORS[0], capsize=4)
-    ax.set_xticks(range(len(r.names)), [short(n) for n in r.names])
-    ax.set(ylabel="top-1, %", ylim=(0, 100), xlim=(-0.5, len(r.names) - 0.5))
-
-
-def test_sets_sentence(r: TestSets) -> str:
-    worst = int(r.top1.argmin())
-    return f"From {100 * r.top1[0]:.1f} % on {r.names[0]} to {100 * r.top1[worst]:.1f} % on {r.names[worst]}."
-
-
-TEST_SETS = View(
-    of=TestSets,
-    heading="Several test sets",
-    sentence=test_sets_sentence,
-    draw=draw_test_sets,
-    size=(5.6, 3.8),
+    paper=published.of_accuracy,
 )
 
 
@@ -241,7 +221,7 @@ VTAB = View(
     sentence=vtab_sentence,
     draw=draw_vtab,
     size=(8.6, 4.6),
-    paper=Paper(f"{VIT}, table 9", "Fine-tuned, ViT-H/14 reaches 77.6 % on average over 19 tasks."),
+    paper=published.of_vtab,
 )
 
 
@@ -290,7 +270,7 @@ REAL = View(
     sentence=real_sentence,
     draw=draw_real,
     size=(6.0, 1.8),
-    paper=Paper(f"{VIT}, table 2", "ViT-H/14 reaches 90.7 % on ReaL."),
+    paper=published.of_real,
 )
 
 

@@ -3,12 +3,14 @@
 from sightline.spec import Result
 from sightline.views import attention, depth, position_content, saliency, scores, similarity, tokens
 from sightline.views.fallback import draw_anything, summary_sentence
+from sightline.views.measurements.compute import COMPUTE
+from sightline.views.measurements.test_sets import TEST_SETS
 from sightline.views.view import View
 
 # how good the models are, then what can be explored on images, then the rest of the papers' questions
 VIEWS: tuple[View, ...] = (
     scores.ACCURACY,
-    scores.TEST_SETS,
+    TEST_SETS,
     scores.MULTI_LABEL,
     scores.REAL,
     scores.VTAB,
@@ -40,6 +42,7 @@ VIEWS: tuple[View, ...] = (
     depth.POSITIONS,
     depth.NEIGHBORS,
     depth.INDUCTIVE_BIAS,
+    COMPUTE,
     scores.TRAINING,
 )
 

@@ -65,7 +65,7 @@ class View:
     draw: Callable[[Any, Any], None]  # into axes; with several panels, into a figure
     size: Size
     several_panels: bool = False
-    paper: Paper | None = None
+    paper: Paper | Callable[[Any], Paper | None] | None = None  # a function where it depends on the result
     variant: Callable[[Any], str] = pair  # what tells two results of this kind apart
     payload: Callable[[Any, int], Payload | None] | None = None  # data of the widget within so many bytes
     figure_and_widget: bool = False  # the figure shows more than the widget
@@ -87,7 +87,9 @@ class View:
 
     def paper_of(self, r: Result) -> Paper | None:
         """The papers' counterpart, if this result has one."""
-        return self.paper if self.paper is not None and self.paper.applies(r) else None
+        if self.paper is None or isinstance(self.paper, Paper):
+            return self.paper if self.paper is not None and self.paper.applies(r) else None
+        return self.paper(r)
 
     def payload_of(self, r: Result, room: int) -> Payload | None:
         """The data of the interactive widget, or None where the figure is all there is."""

@@ -1,0 +1,11 @@
+from .claims import TableClaim as TableClaim
+from .claims import table_2_claims as table_2_claims
+from .compute import core_days as core_days
+from .compute import days_on as days_on
+from .matching import as_rows as as_rows
+from .matching import published_name as published_name
+from .matching import published_rows as published_rows
+from .rows import Reference as Reference
+from .rows import ReferenceTable as ReferenceTable
+from .rows import find as find
+from .rows import tables as tables

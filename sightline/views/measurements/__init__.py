@@ -1,0 +1,1 @@
+"""Views of measurements that stand beside other numbers: published ones, other test sets, compute."""
