@@ -15,6 +15,7 @@ from sightline.training.objectives.patches import (
     check_share,
     final_tokens,
     gather_tokens,
+    mean_patch,
     patch_count,
     patch_pixels,
     patch_size,
@@ -117,6 +118,10 @@ class MaskedPatches(nn.Module):
     def unused(self) -> tuple[str, ...]:
         """Globs of the model's parameters that this loss does not use."""
         return unused_parameters(self.model)
+
+    def represent(self, images: Tensor) -> Float[Tensor, "b d"]:
+        """What the loss trains of each image: the mean of its patches."""
+        return mean_patch(self.model, images)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
         """Mean loss over the corrupted patches; `images` are normalized, `labels` are ignored."""
