@@ -99,22 +99,23 @@ def check_weights(state: TrainState, images: Tensor, labels: Tensor, *, step: in
 
 def watch_rank(run: Run, row: dict[str, Any], *, step: int) -> None:
     """Warn if the features that were just judged have collapsed, and mark the run for as long as they have."""
-    rank = row.get("val/rank", row.get("train/rank"))
-    if rank is None:
+    ranks = {"embeddings" if "embedding" in name else "features": v for name, v in row.items() if name.endswith("rank")}
+    if not ranks:
         return
-    mark, about = {"step": step, "rank": rank}, run.about
+    what = min(ranks, key=lambda kind: ranks[kind])
+    rank, about = ranks[what], run.about
     before = about.pop("collapsed", None)
     if rank < RANK:
-        said = f"collapsed: the features of all images lie in {rank:.1f} dimensions (effective rank below {RANK:g})"
+        said = f"collapsed: the {what} of all images lie in {rank:.1f} dimensions (effective rank below {RANK:g})"
         log.warning(
             "At step %s this run has %s: images look alike to the model, and going on will hardly help. Try a larger "
             "sigreg, a lower lr or a longer warm-up.", f"{step:,}", said,
         )  # fmt: skip
         run.log({"step": step, "event": said})
         if before is None or before["step"] > step:
-            run.write_record({**about, "collapsed": mark})
+            run.write_record({**about, "collapsed": {"step": step, "rank": rank, "of": what}})
     elif before is not None:
-        log.warning("At step %s the features fill %.1f dimensions again.", f"{step:,}", rank)
+        log.warning("At step %s features and embeddings fill at least %.1f dimensions again.", f"{step:,}", rank)
         run.write_record(about)
 
 

@@ -343,12 +343,12 @@ def curves_sentence(r: Curves) -> str:
     ends = [f"{name} {r.of(name)[1][0]:.3g} → {r.of(name)[1][-1]:.3g}" for name in r.names if len(r.of(name)[0]) > 1]
     chosen = [e for e in ends if any(word in e for word in ("loss", "top", "accuracy", "knn", "rank"))] or ends
     said = f"After {steps:,} steps: {'; '.join(chosen[:4]) or 'nothing was logged twice'}."
-    ranks = [r.of(name)[1][-1] for name in r.names if name.endswith("/rank")]
-    return f"{said} The features have collapsed." if any(rank < RANK for rank in ranks) else said
+    ranks = [r.of(name)[1][-1] for name in r.names if name.endswith("rank") and len(r.of(name)[1])]
+    return f"{said} The run has collapsed: all images look alike to it." if any(x < RANK for x in ranks) else said
 
 
 def _is_evaluation(names: list[str]) -> bool:
-    return any(name.startswith("val/") or name.endswith("/rank") for name in names)
+    return any(name.startswith("val/") or name.endswith("rank") for name in names)
 
 
 TRAINING = View(

@@ -79,11 +79,15 @@ class LeJEPA(nn.Module):
         """What the loss trains of each image: the input of the head."""
         return self.model.features(images).pooled
 
+    def embed(self, features: Float[Tensor, "b d"]) -> Float[Tensor, "b e"]:
+        """The embeddings of what `represent` gives."""
+        return self.projector(features).float()
+
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
         """The loss of a batch; `labels` are ignored."""
         if len(images) % self.views:
             raise ValueError(f"{len(images)} images are not {self.views} views of each: give a multiple of them.")
-        embeddings = self.projector(self.represent(images)).float().unflatten(0, (-1, self.views))
+        embeddings = self.embed(self.represent(images)).unflatten(0, (-1, self.views))
         directions = draw_directions(embeddings.shape[-1], DIRECTIONS, draws.key).to(embeddings)
         with torch.autocast(images.device.type, enabled=False):  # a statistic in bfloat16 would be mostly rounding
             apart = (embeddings - embeddings.mean(1, keepdim=True)).square().mean()

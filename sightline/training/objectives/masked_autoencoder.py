@@ -42,7 +42,7 @@ class MAE(nn.Module):
         if not isinstance(model, ViT) or isinstance(model, Hybrid):
             raise ValueError(
                 f"MAE takes a plain ViT; got a {type(model).__name__}, whose convolutions would see what is hidden. "
-                "For a hybrid use --task masked."
+                "For a hybrid use --task masked, for any model --task lejepa."
             )
         if model.encoder_config.position == "relative":
             raise ValueError("MAE drops tokens, which relative positions do not allow: use --task masked.")

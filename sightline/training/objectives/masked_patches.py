@@ -95,7 +95,10 @@ class MaskedPatches(nn.Module):
     def __init__(self, model: nn.Module, *, corrupt: float = 0.5, target: Target = "color", seed: int = 0):
         super().__init__()
         if not isinstance(model, ViT):
-            raise ValueError(f"Masked patch prediction needs patches: a ViT or a hybrid; got a {type(model).__name__}.")
+            raise ValueError(
+                f"Masked patch prediction needs patches: a ViT or a hybrid; got a {type(model).__name__}, which "
+                "--task lejepa takes."
+            )
         check_share(model, corrupt)
         if target not in (known := ("color", "color-4x4", "pixels")):
             raise ValueError(f"target={target!r}: expected one of {', '.join(known)}.")

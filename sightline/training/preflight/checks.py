@@ -80,7 +80,15 @@ def check_task(recipe: Recipe, processes: ProcessGroup) -> None:
 def check_views(recipe: Recipe, processes: ProcessGroup) -> None:
     """LeJEPA needs every view of an image in one process, and the whole batch in one pass."""
     if recipe.views < 2:
-        raise ValueError("LeJEPA compares several views of an image; augment.repeats=1 makes one: try 4.")
+        raise ValueError(
+            "LeJEPA compares several views of an image, and augment.repeats=1 makes one: --set augment.repeats=2, or "
+            "--recipe laptop_lejepa."
+        )
+    if not recipe.augment.varies:
+        raise ValueError(
+            "LeJEPA compares different views of an image, and with this augmentation they are all the same: "
+            '--set "augment.crop_area=(0.2,1)", or --recipe laptop_lejepa.'
+        )
     if recipe.augment.mixes:
         name = "mixup" if recipe.augment.mixup else "cutmix"
         raise ValueError(

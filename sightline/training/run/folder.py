@@ -82,8 +82,8 @@ class Run(Displayable):
     def collapsed(self) -> str:
         """When the features of a run without labels have collapsed, in a sentence; empty if they have not."""
         match self.about.get("collapsed"):
-            case {"step": int(step), "rank": int() | float() as rank}:
-                return f"Collapsed: since step {step:,} the features of all images lie in {rank:.1f} dimensions."
+            case {"step": int(step), "rank": int() | float() as rank, "of": str(what)}:
+                return f"Collapsed: since step {step:,} the {what[:20]} of all images lie in {rank:.1f} dimensions."
         return ""
 
     @property

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import sightline as sl
 from sightline.data.draws import Draws
 from sightline.training.objectives.lejepa import draw_directions
+from sightline.views.table import view_of
 from tests.training.tiny import data, interrupt, losses, model, recipe
 
 VIEWS = sl.data.Augment(crop_area=(0.3, 1.0), repeats=2)
@@ -134,7 +135,7 @@ def test_neighbors_and_rank_are_logged_and_choose_the_best(whole):
     run, _ = whole
     judged = [row for row in run.rows() if "val/knn" in row]
     assert [row["step"] for row in judged] == [3, 6]
-    assert all(0 <= row["val/knn"] <= 1 and row["val/rank"] > 2 and "val/loss" not in row for row in judged)
+    assert all(0 <= row["val/knn"] <= 1 and row["val/rank"] > 2 and row["val/embedding rank"] > 2 for row in judged)
     assert run.summary()["best"] == pytest.approx(max(row["val/knn"] for row in judged))
     assert run.collapsed == ""
     assert sl.training.list_runs(run.path)[0].accuracy == pytest.approx(judged[-1]["val/knn"])
@@ -156,16 +157,28 @@ def test_a_collapse_is_never_silent(task, tmp_path, caplog):
     run = sl.fit(model(), train, recipe(**settings), val=held_out, out=tmp_path / "x", evals=((2, same_for_all),))
     assert "At step 4 this run has collapsed: the features of all images lie in 0.0 dimensions" in caplog.text
     assert "At step 2" not in caplog.text
-    assert run.about["collapsed"] == {"step": 4, "rank": 0.0}
+    assert run.about["collapsed"] == {"step": 4, "rank": 0.0, "of": "features"}
     assert any("collapsed" in row.get("event", "") for row in run.rows())
     assert sl.training.list_runs(tmp_path)[0].progress == "finished, collapsed"
     assert run.curves().caption.endswith("Collapsed: since step 4 the features of all images lie in 0.0 dimensions.")
+    assert "The run has collapsed" in view_of(run.curves()).sentence(run.curves())
+
+
+def test_equal_embeddings_are_a_collapse_whatever_the_features(tmp_path, caplog):
+    """Without SIGReg the projector forgets the images first: the loss is then 0, and the features stay as they were."""
+    train, val = data(num=160, fraction=0.7)
+    settings = {"task": "lejepa", "steps": 20, "eval_every": 10, "lr": 3e-3, "sigreg": 1e-9, "augment": VIEWS}
+    run = sl.fit(model(depth=1), train, recipe(**settings), val=val, out=tmp_path / "x")
+    last = run.rows()[-1]
+    assert last["val/embedding rank"] == 0 < 2 < last["val/rank"]
+    assert run.about["collapsed"]["of"] == "embeddings"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"augment": sl.data.Augment()}, "augment.repeats=1 makes one"),
+        ({"augment": sl.data.Augment()}, "augment.repeats=1 makes one: --set augment.repeats=2"),
+        ({"augment": sl.data.Augment(crop_area=None, flip=False, repeats=2)}, "they are all the same"),
         ({"augment": sl.data.Augment(repeats=2, mixup=0.2)}, "which views show the same one: --set augment.mixup=0"),
         ({"augment": sl.data.Augment(repeats=2, cutmix=1.0)}, "--set augment.cutmix=0"),
         ({"augment": sl.data.Augment(repeats=3)}, "3 of each image take a multiple of 3: --set batch=15"),
