@@ -73,7 +73,9 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--with", "shape", multiple=True, metavar="NAME=VALUE", help="Change a field of the model, such as pool=gap."
 )
-@click.option("--task", type=click.Choice(["classify", "masked", "mae"]), help="Objective, instead of the recipe's.")
+@click.option(
+    "--task", type=click.Choice(["classify", "masked", "mae", "lejepa"]), help="Objective, instead of the recipe's."
+)
 @options
 def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: str | None, **how: Any) -> None:
     """Train a model on DATA from scratch. Run the same command again to resume after an interruption.
@@ -81,7 +83,7 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
     Example: sightline train scenes/count --model vit-nano4 --out runs/count
     """
     family = "laptop_bit" if name.lower().startswith("bit") else "laptop_vit"
-    family = "laptop_masked" if task in ("masked", "mae") else family
+    family = {"masked": "laptop_masked", "mae": "laptop_masked", "lejepa": "laptop_lejepa"}.get(task or "", family)
     settings = [*how.pop("settings"), *([f"task={task}"] if task else [])]
     if task == "mae" and not any(s.startswith("corrupt") for s in settings):
         settings.append("corrupt=0.75")
@@ -206,6 +208,8 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
     facts: dict[str, Any] = {"run": str(run.folder), "steps": run.about["ended"]["step"], **run.summary()}
     if test is not None and run.about["identity"]["recipe"]["task"] == "classify":
         facts |= {f"test/{k}": v for k, v in sl.training.evaluate_run(run, test).summary().items()}
+    if run.collapsed:
+        facts["collapsed"] = run.collapsed
     facts["weights"] = str(run.path / "model.safetensors")
     show(facts, as_json, title="finished")
 
@@ -237,6 +241,8 @@ def runs(folder: str, plot: str | None, data: str | None, as_json: bool) -> None
     for summary in summaries:
         if summary.problem:
             tell(f"left out: {summary.problem}")
+        elif summary.collapsed:
+            tell(f"{summary.folder}: {summary.collapsed}")
     if rows := [row(summary, as_json) for summary in summaries if not summary.problem]:
         show(rows, as_json)
     else:

@@ -35,6 +35,8 @@ from .probing.by_layer import ProbeAccuracy as ProbeAccuracy
 from .probing.by_layer import probe as probe
 from .probing.probes import KNNProbe as KNNProbe
 from .probing.probes import LinearProbe as LinearProbe
+from .probing.representation import effective_rank as effective_rank
+from .probing.representation import neighbor_accuracy as neighbor_accuracy
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
 from .shift.test_sets import TestSets as TestSets

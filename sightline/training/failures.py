@@ -1,5 +1,6 @@
-"""Runs that end early: a loss that is not finite, memory that runs out, a process that is lost."""
+"""Runs that go wrong: a loss that is not finite, features that collapse, lack of memory, a process that is lost."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from sightline.training.run.checkpoint import read_facts
 from sightline.training.run.folder import Run
 from sightline.training.train_state import StepResult, TrainState
 
+log = logging.getLogger("sightline.training")
+RANK = 2.0  # below this, features have collapsed; the lowest of a sound network, trained or not, was 4.8 (docs/log.md)
 LARGEST_LOSS = 2.0**24  # float32 represents every integer up to here
 MEMORY_ERRORS = ("can't allocate memory", "not enough memory", "out of memory")  # messages of torch's allocators
 NETWORK_ERRORS = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words in a failed exchange
@@ -92,6 +95,28 @@ def check_weights(state: TrainState, images: Tensor, labels: Tensor, *, step: in
     loss = state.loss(images, labels, step=step)
     if state.processes.any(not float(loss) <= LARGEST_LOSS):
         raise divergence(f"the updated weights give a loss of {loss.item()}", state, images, step=step, run=run)
+
+
+def watch_rank(run: Run, row: dict[str, Any], *, step: int) -> None:
+    """Warn if the features that were just judged have collapsed, and mark the run for as long as they have."""
+    ranks = {"embeddings" if "embedding" in name else "features": v for name, v in row.items() if name.endswith("rank")}
+    if not ranks:
+        return
+    what = min(ranks, key=lambda kind: ranks[kind])
+    rank, about = ranks[what], run.about
+    before = about.pop("collapsed", None)
+    if rank < RANK:
+        said = f"collapsed: the {what} of all images lie in {rank:.1f} dimensions (effective rank below {RANK:g})"
+        log.warning(
+            "At step %s this run has %s: images look alike to the model, and going on will hardly help. Try a larger "
+            "sigreg, a lower lr or a longer warm-up.", f"{step:,}", said,
+        )  # fmt: skip
+        run.log({"step": step, "event": said})
+        if before is None or before["step"] > step:
+            run.write_record({**about, "collapsed": {"step": step, "rank": rank, "of": what}})
+    elif before is not None:
+        log.warning("At step %s features and embeddings fill at least %.1f dimensions again.", f"{step:,}", rank)
+        run.write_record(about)
 
 
 def divergence(what: str, state: TrainState, images: Tensor, *, step: int, run: Run) -> Diverged:

@@ -21,6 +21,7 @@ from sightline.training.failures import (
     check_weights,
     explain_lost_process,
     explain_out_of_memory,
+    watch_rank,
 )
 from sightline.training.meter import Meter, ProgressPrinter
 from sightline.training.optimization.schedule import learning_rate
@@ -36,7 +37,13 @@ from sightline.training.run.identity import environment, fingerprint, identity
 from sightline.training.run.trackers import open_tracker
 from sightline.training.system import catch_stop_signals
 from sightline.training.train_state import TrainState, overwrite_model
-from sightline.training.validation import calibrate, validate
+from sightline.training.validation import (
+    calibrate,
+    judge_features,
+    learns_without_labels,
+    validate,
+    validation_score,
+)
 
 Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # interval in steps, function of the model
 log = logging.getLogger("sightline.training")
@@ -142,10 +149,11 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
             check_finite(result, state, images, step=step, run=run)
             meter.step_done(result.loss, len(images))
             row = meter.row(result, rate, processes) if logged else {}
-            if job.val is not None and (step % plan.eval_every == 0 or step == plan.steps):
+            due = step % plan.eval_every == 0 or step == plan.steps
+            if due and job.val is not None:
                 row |= validate(state, job.val, workers=job.workers)
-                score = row.get("val/accuracy", -row["val/loss"])
-                if best is None or score > best["score"]:
+                score = validation_score(row)
+                if score is not None and (best is None or score > best["score"]):
                     check_weights(state, images, labels, step=step, run=run)
                     best, stale = {"score": score, "step": step}, 0
                     save_weights(run, state, BEST)
@@ -153,6 +161,10 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
                     stale += 1
             if recipe.keep_every is not None and step % recipe.keep_every == 0:
                 save_weights(run, state, f"step-{step}.safetensors")
+            if due and learns_without_labels(state) and "val/rank" not in row:
+                row |= judge_features(state, job.train, name="train", workers=job.workers)
+            if processes.first:
+                watch_rank(run, row, step=step)
             row |= run_evaluators(state, job.evals, step=step, last=step == plan.steps)
             if row:
                 log(step, row)

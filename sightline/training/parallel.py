@@ -118,8 +118,9 @@ def shard_parameters(objective: nn.Module, processes: ProcessGroup) -> None:
             fully_shard(module, mesh=mesh)
     root: Any = objective if _has_own_parameters(objective) else objective.model
     fully_shard(root, mesh=mesh)
-    if root is not objective:
-        register_fsdp_forward_method(root, "features")
+    for method in ("features",) if root is not objective else ("represent", "embed"):
+        if hasattr(root, method):
+            register_fsdp_forward_method(root, method)
 
 
 def wrap_ddp(objective: nn.Module, processes: ProcessGroup) -> nn.Module:

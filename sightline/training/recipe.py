@@ -30,7 +30,7 @@ class Recipe:
     EXCLUSIVE: ClassVar[dict[str, str]] = {"steps": "epochs", "epochs": "steps"}  # setting one clears the other
 
     name: str = "custom"
-    task: Literal["classify", "masked", "mae"] = "classify"
+    task: Literal["classify", "masked", "mae", "lejepa"] = "classify"
     seed: int = 0
 
     # duration and learning rate
@@ -78,6 +78,10 @@ class Recipe:
     corrupt: Number = 0.5  # share of the patches (ViT B.1.2); MAE takes 0.75
     target: Literal["color", "color-4x4", "pixels"] = "color"
     decoder: tuple[int, int] = (128, 2)  # MAE: width and depth
+
+    # LeJEPA, whose views are `augment.repeats`
+    sigreg: Number = 0.05  # share of SIGReg in the loss: the paper's lambda
+    projector: tuple[int, int] = (256, 32)  # hidden width, and dimensions of the embedding
 
     # execution
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -144,6 +148,11 @@ class Recipe:
             )
 
     @property
+    def views(self) -> int:
+        """How many images of a batch are views of one image, and must stay together."""
+        return self.augment.repeats if self.task == "lejepa" else 1
+
+    @property
     def trackers(self) -> tuple[str, ...]:
         """The names of the trackers that get the log."""
         return tuple(dict.fromkeys(filter(None, ("tensorboard" if self.tensorboard else None, self.track))))
@@ -170,7 +179,8 @@ class Recipe:
         160
         """
         unit = 2 * processes if processes > 1 and self.augment.mixes else processes  # mixed pairs share a process
-        batch = images // unit * unit
+        unit *= self.views
+        batch = images * self.views // unit * unit
         return replace(self, batch=batch) if 0 < batch < self.batch else self
 
     def change(self, settings: Iterable[str]) -> "Recipe":

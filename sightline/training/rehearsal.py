@@ -99,7 +99,7 @@ def smoke_recipe(recipe: Recipe, images: int) -> Recipe:
         name=recipe.name + REHEARSAL,
         steps=2,
         epochs=None,
-        batch=min(recipe.batch, 8, images),
+        batch=max(recipe.views, min(recipe.batch, 8, images) // recipe.views * recipe.views),
         warmup=min(recipe.warmup, 1),
         micro=None,
         milestones=(1,) if recipe.milestones else (),

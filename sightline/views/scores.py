@@ -13,6 +13,7 @@ from sightline.evals.multilabel import MultiLabel, ReaL
 from sightline.evals.probing.by_layer import ProbeAccuracy
 from sightline.evals.reid import Retrieval
 from sightline.evals.vtab_protocol import GROUPS, Vtab, vtab_references
+from sightline.training.failures import RANK
 from sightline.training.run.curves import Curves
 from sightline.views.measurements import published
 from sightline.views.payload import SIDE, heat_map
@@ -301,7 +302,7 @@ def draw_curves(r: Curves, figure: Any) -> None:
     for name in r.names:
         if len(r.of(name)[0]):
             kinds.setdefault(name.rsplit("/", 1)[-1], []).append(name)
-    shown = sorted(kinds, key=lambda kind: -len(kinds[kind]))[:6]
+    shown = sorted(kinds, key=lambda kind: (not _is_evaluation(kinds[kind]), -len(kinds[kind])))[:6]
     if not shown:
         figure.subplots().set_xlabel("nothing was logged")
         return
@@ -320,8 +321,14 @@ def draw_curves(r: Curves, figure: Any) -> None:
 def curves_sentence(r: Curves) -> str:
     steps = int(r.step[-1]) if len(r.step) else 0
     ends = [f"{name} {r.of(name)[1][0]:.3g} → {r.of(name)[1][-1]:.3g}" for name in r.names if len(r.of(name)[0]) > 1]
-    chosen = [e for e in ends if "loss" in e or "top" in e or "accuracy" in e] or ends
-    return f"After {steps:,} steps: {'; '.join(chosen[:4]) or 'nothing was logged twice'}."
+    chosen = [e for e in ends if any(word in e for word in ("loss", "top", "accuracy", "knn", "rank"))] or ends
+    said = f"After {steps:,} steps: {'; '.join(chosen[:4]) or 'nothing was logged twice'}."
+    ranks = [r.of(name)[1][-1] for name in r.names if name.endswith("rank") and len(r.of(name)[1])]
+    return f"{said} The run has collapsed: all images look alike to it." if any(x < RANK for x in ranks) else said
+
+
+def _is_evaluation(names: list[str]) -> bool:
+    return any(name.startswith("val/") or name.endswith("rank") for name in names)
 
 
 TRAINING = View(

@@ -77,6 +77,15 @@ def test_folder_of_another_run_is_left_alone(capsys, smoked, other, words):
     assert held(smoked) == before
 
 
+def test_views_of_photographs_without_classes(capsys, folders, tmp_path):
+    lejepa = ("--model", "bit-nano", "--size", "16", "--recipe", "laptop_lejepa", "--smoke", "--out", tmp_path / "x")
+    said = json.loads(run(capsys, "train", folders / "one/cat", *lejepa, "--json"))
+    assert said["steps"] == 2
+    assert sl.Run(tmp_path / "x").about["plan"]["batch"] == 8
+    said = run(capsys, "train", *SCENES, *NANO, "--task", "lejepa", "--set", "augment.cutmix=1", "--out", "y", code=2)
+    assert "which views show the same one: --set augment.cutmix=0" in said
+
+
 def test_tune_takes_a_run_folder(capsys, smoked, folders, tmp_path):
     how = ("--set", "batch=8", "--smoke", "--out", tmp_path / "tuned", "--json")
     said = json.loads(run(capsys, "tune", folders / "two", "--model", smoked, "--size", "16", *how))

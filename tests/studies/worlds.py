@@ -154,6 +154,7 @@ def of_tuning(name: str, c: dict, true: int) -> dict[str, Any]:
 
 def of_masked(name: str, c: dict, true: int) -> dict[str, Any]:
     gains = {"scratch": 0.0, "mean color": 0.03, "4 x 4 colors": 0.03, "pixels": 0.02, "supervised": 0.1}
+    gains |= {"MAE": 0.03, "LeJEPA": 0.04}
     return {"accuracy": 0.4 + true * gains[c["start"]]}
 
 
@@ -193,6 +194,15 @@ def of_axial(name: str, c: dict, true: int) -> dict[str, Any]:
     return {"accuracy": 0.5 + 0.03 * true * (c["attention"] != "full"), "loss": 1.0, "steps": 1500}
 
 
+def of_unlabeled(name: str, c: dict, true: int) -> dict[str, Any]:
+    """True: labels make the top alike, and two ViTs are more alike than a ViT and a CNN."""
+    if name.startswith("few-shot"):
+        return {"shots": [1, 5, 10], "accuracy": [0.2, 0.3, 0.4], "spread": [0.1, 0.05, 0.02]}
+    if name == "ViT to other seed":
+        return {"blocks": falling(0.9, 0.9)}
+    return {"blocks": falling(0.6, 0.6 + 0.2 * true * (c["learned"] == "labels"))}
+
+
 WORLDS = {
     "data": (of_data, "as the papers say", "every model alike, whatever the data"),
     "positions": (of_positions, "positions matter, their kind does not", "all tables and accuracies alike"),
@@ -209,6 +219,7 @@ WORLDS = {
     "encoder": (of_encoder, "post-norm learns at fewer rates", "both places of the norm alike"),
     "optimizer": (of_optimizer, "Adam transfers better", "both optimizers alike"),
     "imbalance": (of_imbalance, "rare classes change and lose", "all classes alike"),
+    "unlabeled": (of_unlabeled, "labels make the top alike", "labels and views alike"),
     "reid": (of_reid, "patches find more than whole images", "everything as by chance"),
     "mixer": (of_mixer, "the Mixer is closer to the ViT", "as close to ViT as to BiT"),
     "axial": (of_axial, "axial attention is better", "all attentions alike"),

@@ -13,7 +13,8 @@ from sightline.training.parallel import join_processes
 
 torch.set_num_threads(1)
 ROOT, WHAT, WORLD = Path(sys.argv[1]), sys.argv[2], int(os.environ["WORLD_SIZE"])
-MODELS = {"vit": "vit-nano4", "bit": "bit-nano", "shards": "vit-nano4", "masked": "vit-nano4", "muon": "bit-nano"}
+MODELS = {"vit": "vit-nano4", "bit": "bit-nano", "shards": "vit-nano4", "masked": "vit-nano4", "muon": "bit-nano",
+          "lejepa": "vit-nano4"}  # fmt: skip
 
 
 def data(kind: str):
@@ -34,6 +35,9 @@ def train(kind: str, parallel: str, out: str, **changes):
     settings = {"lr": 1e-3, "batch": 16, "steps": 6, "log_every": 1, "eval_every": 2, "save_every": 3, "clip": 1.0,
                 "ema": 0.5, "weight_decay": 0.1, "augment": sl.data.Augment(mixup=0.2)}  # fmt: skip
     settings |= {"masked": {"task": "masked"}, "muon": {"optimizer": "muon"}}.get(kind, {})
+    if kind == "lejepa":  # in one pass, and without mixup
+        settings |= {"task": "lejepa", "augment": sl.data.Augment(repeats=2)}
+        changes["micro"] = None
     evals = changes.pop("evals", ())
     recipe = sl.Recipe(**{**settings, **changes})
     return sl.fit(model, part, recipe, val=val, out=ROOT / out, parallel=parallel, evals=evals)  # type: ignore[arg-type]

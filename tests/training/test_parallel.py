@@ -70,8 +70,9 @@ def test_many_processes_train_as_one_does(tmp_path):
             numbers(tmp_path / f"{kind}-shards-2"), numbers(tmp_path / "ddp-shards-1"), rtol=CLOSE
         )
         np.testing.assert_allclose(numbers(tmp_path / f"{kind}-muon-2"), numbers(tmp_path / "ddp-muon-1"), rtol=CLOSE)
-        masked = [numbers(tmp_path / f"{k}-masked-{n}") for k, n in ((kind, 2), ("ddp", 1))]
-        np.testing.assert_allclose(*masked, rtol=CLOSE)
+        for task in ("masked", "lejepa"):
+            both = [numbers(tmp_path / f"{k}-{task}-{n}") for k, n in ((kind, 2), ("ddp", 1))]
+            np.testing.assert_allclose(*both, rtol=CLOSE)
     # the sharded state of two processes goes on in one, and the other way round
     finish(start(tmp_path, "resume", world=1))
     np.testing.assert_allclose(numbers(tmp_path / "fsdp-cut-2"), numbers(one), rtol=CLOSE)

@@ -83,6 +83,12 @@ class Augment:
         return self.jitter if isinstance(self.jitter, tuple) else (self.jitter, self.jitter, self.jitter, 0.0)
 
     @property
+    def varies(self) -> bool:
+        """Whether an image looks different each time, apart from mixing."""
+        shape = self.crop_area or self.crop_side not in (None, 1) or self.flip or self.shift or self.erase
+        return bool(shape or self.randaugment or self.trivial or any(self.jitters))
+
+    @property
     def mixes(self) -> bool:
         """Whether images are mixed, so that labels become class weights."""
         return self.mixup > 0 or self.cutmix > 0

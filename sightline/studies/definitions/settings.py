@@ -5,7 +5,7 @@ from typing import Any
 
 from sightline.studies.engine.specs import Images, Measurement, Training
 from sightline.training.recipe import Recipe
-from sightline.training.recipes.laptop import laptop_bit, laptop_masked, laptop_vit
+from sightline.training.recipes.laptop import laptop_bit, laptop_lejepa, laptop_masked, laptop_vit
 
 SIZE = 24  # pixels: 6 x 6 patches of 4
 BATCH, STEPS = 64, 1500
@@ -41,6 +41,13 @@ def masked_recipe(data: str, *, seed: int, **fields: Any) -> Recipe:
     """Masked patch prediction."""
     given = {"epochs": None, "steps": STEPS, "batch": BATCH, **fields}
     made = replace(laptop_masked(data), seed=seed, repeat=True, **given)
+    return replace(made, micro=made.batch)
+
+
+def lejepa_recipe(data: str, *, seed: int, **fields: Any) -> Recipe:
+    """LeJEPA, as many views in a step as other recipes have images."""
+    given = {"epochs": None, "steps": STEPS, "batch": BATCH, "lr": LR["ViT"], **fields}
+    made = replace(laptop_lejepa(data), seed=seed, repeat=True, **given)
     return replace(made, micro=made.batch)
 
 

@@ -1,1 +1,1 @@
-"""What a training step minimizes: classification, masked patch prediction, masked autoencoding."""
+"""What a training step minimizes: classification, masked patch prediction, masked autoencoding, LeJEPA."""

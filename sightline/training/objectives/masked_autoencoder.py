@@ -14,6 +14,7 @@ from sightline.training.objectives.patches import (
     check_share,
     final_tokens,
     gather_tokens,
+    mean_patch,
     patch_count,
     patch_pixels,
     shuffle_patches,
@@ -40,7 +41,7 @@ class MAE(nn.Module):
         if not isinstance(model, ViT) or isinstance(model, Hybrid):
             raise ValueError(
                 f"MAE takes a plain ViT; got a {type(model).__name__}, whose convolutions would see what is hidden. "
-                "For a hybrid use --task masked."
+                "For a hybrid use --task masked, for any model --task lejepa."
             )
         if model.encoder_config.position == "relative":
             raise ValueError("MAE drops tokens, which relative positions do not allow: use --task masked.")
@@ -60,6 +61,10 @@ class MAE(nn.Module):
     def unused(self) -> tuple[str, ...]:
         """Globs of the model's parameters that this loss does not use."""
         return unused_parameters(self.model)
+
+    def represent(self, images: Tensor) -> Float[Tensor, "b d"]:
+        """What the loss trains of each image: the mean of its patches."""
+        return mean_patch(self.model, images)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
         """Mean loss over the hidden patches; `images` are normalized, `labels` are ignored."""

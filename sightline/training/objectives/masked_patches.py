@@ -15,6 +15,7 @@ from sightline.training.objectives.patches import (
     check_share,
     final_tokens,
     gather_tokens,
+    mean_patch,
     patch_count,
     patch_pixels,
     patch_size,
@@ -94,7 +95,10 @@ class MaskedPatches(nn.Module):
     def __init__(self, model: nn.Module, *, corrupt: float = 0.5, target: Target = "color", seed: int = 0):
         super().__init__()
         if not isinstance(model, ViT):
-            raise ValueError(f"Masked patch prediction needs patches: a ViT or a hybrid; got a {type(model).__name__}.")
+            raise ValueError(
+                f"Masked patch prediction needs patches: a ViT or a hybrid; got a {type(model).__name__}, which "
+                "--task lejepa takes."
+            )
         check_share(model, corrupt)
         if target not in (known := ("color", "color-4x4", "pixels")):
             raise ValueError(f"target={target!r}: expected one of {', '.join(known)}.")
@@ -117,6 +121,10 @@ class MaskedPatches(nn.Module):
     def unused(self) -> tuple[str, ...]:
         """Globs of the model's parameters that this loss does not use."""
         return unused_parameters(self.model)
+
+    def represent(self, images: Tensor) -> Float[Tensor, "b d"]:
+        """What the loss trains of each image: the mean of its patches."""
+        return mean_patch(self.model, images)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
         """Mean loss over the corrupted patches; `images` are normalized, `labels` are ignored."""

@@ -40,6 +40,11 @@ def final_tokens(model: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b
     return model.norm(tokens) if model.encoder_config.final_norm == "pooled" else tokens
 
 
+def mean_patch(model: ViT, images: Tensor) -> Float[Tensor, "b d"]:
+    """The mean of the patches of each image after the final norm; nothing is hidden."""
+    return final_tokens(model, model.encode(images))[:, model.encoder_config.prefix :].mean(1)
+
+
 def patch_size(model: ViT) -> tuple[int, int]:
     """Pixels of one patch; in a hybrid, of one cell of the backbone's map."""
     (y, x), (down, across) = checks.pair(model.config.size), model.encoder_config.grid

@@ -7,6 +7,7 @@ from sightline.models.construct import Model
 from sightline.models.layers import DropPath
 from sightline.models.vit import Block
 from sightline.training.objectives.classification import ClassificationObjective
+from sightline.training.objectives.lejepa import LeJEPA
 from sightline.training.objectives.masked_autoencoder import MAE
 from sightline.training.objectives.masked_patches import MaskedPatches
 from sightline.training.recipe import Recipe
@@ -21,6 +22,9 @@ def build_objective(model: Model, recipe: Recipe) -> nn.Module:
             return MaskedPatches(model, corrupt=float(recipe.corrupt), target=recipe.target, seed=recipe.seed)
         case "mae":
             return MAE(model, corrupt=float(recipe.corrupt), decoder=recipe.decoder, seed=recipe.seed)
+        case "lejepa":
+            weight = float(recipe.sigreg)
+            return LeJEPA(model, views=recipe.views, weight=weight, projector=recipe.projector, seed=recipe.seed)
 
 
 @torch.no_grad()

@@ -42,6 +42,11 @@ def check_run(
         check_val(train, val, labeled=recipe.task == "classify")
     elif recipe.patience is not None:
         raise ValueError(f"patience={recipe.patience} needs validation data, and there is none.")
+    if val is not None and recipe.patience is not None and recipe.task == "lejepa" and not has_labels(val):
+        raise ValueError(
+            f"patience={recipe.patience} waits for neighbors of the same class, and {val.name} has no classes: "
+            "--set patience=none."
+        )
     for one in evals:
         if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], int) and one[0] > 0):
             raise ValueError(f"evals are pairs (every so many steps, function of the model); got {one!r}.")
@@ -55,14 +60,54 @@ def check_run(
         refuse_other_grid(model.config, change(model.config, size=pair(size)))
     if processes.sharded and recipe.sizes:
         raise ValueError("Progressive resolution (sizes) does not work with --parallel fsdp: use ddp, or one size.")
-    if recipe.task != "classify" and recipe.augment.cutmix:
+    check_task(recipe, processes)
+    return plan
+
+
+def check_task(recipe: Recipe, processes: ProcessGroup) -> None:
+    """Refuse settings that make no sense for learning without labels."""
+    if recipe.task == "classify":
+        return
+    if recipe.sizes:
+        raise ValueError(f"Progressive resolution (sizes) is for task=classify; this recipe is for {recipe.task}.")
+    if recipe.task == "lejepa":
+        check_views(recipe, processes)
+    elif recipe.augment.cutmix:
         raise ValueError(
             f"CutMix pastes parts of other images, which nothing around a hidden patch can predict: "
             f"--set augment.cutmix=0 for task={recipe.task}."
         )
-    if recipe.task != "classify" and recipe.sizes:
-        raise ValueError(f"Progressive resolution (sizes) is for task=classify; this recipe is for {recipe.task}.")
-    return plan
+
+
+def check_views(recipe: Recipe, processes: ProcessGroup) -> None:
+    """LeJEPA needs every view of an image in one process, and the whole batch in one pass."""
+    if recipe.views < 2:
+        raise ValueError(
+            "LeJEPA compares several views of an image, and augment.repeats=1 makes one: --set augment.repeats=2, or "
+            "--recipe laptop_lejepa."
+        )
+    if not recipe.augment.varies:
+        raise ValueError(
+            "LeJEPA compares different views of an image, and with this augmentation they are all the same: "
+            '--set "augment.crop_area=(0.2,1)", or --recipe laptop_lejepa.'
+        )
+    if recipe.augment.mixes:
+        name = "mixup" if recipe.augment.mixup else "cutmix"
+        raise ValueError(
+            f"augment.{name} mixes images, and LeJEPA asks which views show the same one: --set augment.{name}=0."
+        )
+    unit = recipe.views * processes.size
+    if recipe.batch % unit:
+        each = f" on {processes.size} processes" if processes.size > 1 else ""
+        raise ValueError(
+            f"batch={recipe.batch} counts views, and {recipe.views} of each image{each} take a multiple of {unit}: "
+            f"--set batch={max(1, recipe.batch // unit) * unit}."
+        )
+    if recipe.micro is not None and recipe.micro < recipe.batch // processes.size:
+        raise ValueError(
+            f"micro={recipe.micro}: SIGReg is a statistic of the whole batch, which passes of a part of it would "
+            f"change: --set micro=none, or a smaller --set batch."
+        )
 
 
 def check_schedule(plan: Plan, recipe: Recipe, images: int, processes: ProcessGroup) -> None:
@@ -71,7 +116,7 @@ def check_schedule(plan: Plan, recipe: Recipe, images: int, processes: ProcessGr
             f"epochs={recipe.epochs} of {images:,} images in batches of {recipe.batch} make no optimizer step: "
             "give more epochs, or a smaller batch."
         )
-    if recipe.batch > images and not recipe.repeat:
+    if recipe.batch > images * recipe.views and not recipe.repeat:
         raise ValueError(
             f"One step takes batch={recipe.batch} images ({plan.passes} passes accumulated), but the training data "
             f"has only {images:,}: --set batch={2 ** int(math.log2(images))}, or --set repeat=true to repeat images "
@@ -110,6 +155,11 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
         )
     if train.labels.ndim == 2 and recipe.loss == "softmax":
         raise ValueError(f"{train.name} has several labels per image, which need --set loss=sigmoid.")
+
+
+def has_labels(data: Dataset) -> bool:
+    """Whether each image has one label, and not all the same."""
+    return data.labels.ndim == 1 and len(set(data.labels.tolist())) > 1
 
 
 def check_val(train: Dataset, val: Dataset, *, labeled: bool = True) -> None:

@@ -26,11 +26,13 @@ def fit_to_memory(state: TrainState, plan: Plan, *, workers: int = 0, free: int 
     local = int(os.environ.get("LOCAL_WORLD_SIZE", processes.size))
     free = int(processes.min(free_memory.free_bytes(state.device, processes=local) if free is None else free))
     micro = memory.select_micro(need, free, state.device, asked=recipe.micro)
-    if (
-        micro < need.share
-        and recipe.micro is None
-        and any(isinstance(m, _BatchNorm) for m in state.objective.modules())
-    ):
+    split = micro < need.share and recipe.micro is None
+    if split and getattr(state.objective, "whole_batch", False):
+        raise ValueError(
+            f"A batch of {need.share:,} views does not fit into memory, and SIGReg is a statistic of the whole batch, "
+            f"so smaller passes would change it: --set batch={max(1, micro // recipe.views) * recipe.views}."
+        )
+    if split and any(isinstance(m, _BatchNorm) for m in state.objective.modules()):
         raise ValueError(
             f"A batch of {need.share:,} images does not fit into memory, and BatchNorm computes its statistics "
             f"per pass, so smaller passes change the result: --set micro={micro} to accept that, or "

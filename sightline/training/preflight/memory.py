@@ -64,9 +64,10 @@ def estimate_memory(state: TrainState, *, workers: int = 0) -> MemoryNeed:
     recipe, model = state.recipe, state.model
     y, x = pair(model.config.size)
     largest = max([y * x, *(size * size for _, size in recipe.sizes)])
-    (first, _), (second, largest_tensor) = (_activations(state, images) for images in (1, 2))
+    views = recipe.views
+    (first, _), (second, largest_tensor) = (_activations(state, images * views) for images in (1, 2))
     slack = SLACK.get(state.device.type, ACCELERATOR_SLACK)
-    image = int(slack * (second - first + TRANSIENT * largest_tensor // 2) * largest / (y * x))
+    image = int(slack * (second - first + TRANSIENT * largest_tensor // 2) * largest / (y * x) / views)
     trainable = sum(_bytes(p) for p in state.trainable)
     values = model.config.channels * largest * recipe.batch // state.processes.size
     # this batch and the next one in float32, and its bytes; a worker prepares two batches of bytes ahead

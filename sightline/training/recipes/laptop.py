@@ -90,6 +90,34 @@ def laptop_masked(data: str = "cifar10", *, epochs: float | None = None) -> Reci
     )
 
 
+def laptop_lejepa(data: str = "cifar10", *, epochs: float | None = None) -> Recipe:
+    """LeJEPA with a small ViT, BiT or hybrid on two cores: learning from views of images, without labels.
+
+        sightline train photos/ --model vit-micro4 --recipe laptop_lejepa --out runs/lejepa
+        sightline tune cifar10 --model runs/lejepa --recipe laptop_vit
+
+    AdamW 2e-3, batches of 128 views: two crops of a fifth to all of the area of each of 64 images, mirrored, with other
+    brightness, contrast and saturation; SIGReg's share of the loss 0.05. An epoch sees as many views as there are
+    images, so every image every other epoch. Mirrored also where that changes the label: no label is learned.
+
+    >>> r = sl.recipes.laptop_lejepa()
+    >>> r.task, r.views, r.sigreg
+    ('lejepa', 2, 0.05)
+    """
+    views = Augment(crop_area=(0.2, 1.0), flip=True, jitter=(0.4, 0.4, 0.4, 0.0), repeats=2)
+    return Recipe(
+        name="laptop_lejepa",
+        task="lejepa",
+        lr=2e-3,
+        batch=128,
+        epochs=_epochs(data, epochs),
+        warmup=0.1,
+        weight_decay=0.05,
+        clip=1.0,
+        augment=views,
+    )
+
+
 def laptop_tune(*, num_images: int | None = None, lr: float = 0.01) -> Recipe:
     """Fine-tuning on up to 20,000 images on two cores, at the model's own image size: the default of `tune` there.
 

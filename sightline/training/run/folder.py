@@ -79,6 +79,14 @@ class Run(Displayable):
         return "ended" in self.about
 
     @property
+    def collapsed(self) -> str:
+        """When the features of a run without labels have collapsed, in a sentence; empty if they have not."""
+        match self.about.get("collapsed"):
+            case {"step": int(step), "rank": int() | float() as rank, "of": str(what)}:
+                return f"Collapsed: since step {step:,} the {what[:20]} of all images lie in {rank:.1f} dimensions."
+        return ""
+
+    @property
     def model(self) -> Model:
         """The trained model, read from model.safetensors."""
         return load(self.path)
@@ -110,7 +118,8 @@ class Run(Displayable):
         about = self.about
         return Curves(
             title=f"Training on {about['data']['name']}",
-            caption=f"{about['name']}: {about['plan']['steps']:,} steps of {about['plan']['batch']} images.",
+            caption=f"{about['name']}: {about['plan']['steps']:,} steps of {about['plan']['batch']} images. "
+            f"{self.collapsed}".strip(),
             how={"seed": about["seed"], "data": about["data"], "recipe": about["identity"]["recipe"]},
             step=np.array([row["step"] for row in rows], dtype=np.int64),
             names=names,
@@ -118,12 +127,13 @@ class Run(Displayable):
         )
 
     def summary(self) -> dict[str, float]:
-        """The last values, and the best validation accuracy, or loss where there are no labels."""
+        """The last values, and the best validation accuracy; without labels, the best loss or accuracy of neighbors."""
         ended = self.about.get("ended")
         best = ended.get("best") if isinstance(ended, dict) else None
         score: Any = best.get("score") if isinstance(best, dict) else None
         last = self.curves().summary()
-        return {**last, **({"best": score if "val/accuracy" in last else -score} if _is_number(score) else {})}
+        by_loss = "val/loss" in last and "val/accuracy" not in last
+        return {**last, **({"best": -score if by_loss else score} if _is_number(score) else {})}
 
     # called by the training loop
 

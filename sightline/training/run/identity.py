@@ -30,7 +30,15 @@ MAY_CHANGE = (
 
 
 # fields that later versions added, and what they stand for in a record without them
-ADDED = {"attention": "full", "qk_norm": False, "unit": "bottleneck", "stem": "7x7/2+pool", "trivial": False}
+ADDED = {
+    "attention": "full",
+    "qk_norm": False,
+    "unit": "bottleneck",
+    "stem": "7x7/2+pool",
+    "trivial": False,
+    "sigreg": 0.05,
+    "projector": [256, 32],
+}
 
 
 def find_difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> str:

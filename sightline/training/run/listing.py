@@ -24,11 +24,13 @@ class RunSummary:
     train_loss: tuple[float, ...] = ()
     val_accuracy: tuple[float, ...] = ()
     problem: str = ""
+    collapsed: str = ""  # a sentence, where the features of a run without labels have collapsed
 
     @property
     def progress(self) -> str:
-        """ "finished", or the share of the steps that are done."""
-        return "finished" if self.finished else f"{self.steps / max(1, self.total_steps):.0%}"
+        """ "finished", or the share of the steps that are done; and whether the features have collapsed."""
+        done = "finished" if self.finished else f"{self.steps / max(1, self.total_steps):.0%}"
+        return f"{done}, collapsed" if self.collapsed else done
 
     @property
     def loss(self) -> float | None:
@@ -37,7 +39,7 @@ class RunSummary:
 
     @property
     def accuracy(self) -> float | None:
-        """The last validation accuracy."""
+        """The last validation accuracy; without labels, that of nearest neighbors."""
         return self.val_accuracy[-1] if self.val_accuracy else None
 
 
@@ -64,7 +66,8 @@ def _summarize(folder: Path) -> RunSummary:
             steps=int(curves.step[-1]) if len(curves.step) else 0,
             total_steps=about["plan"]["steps"],
             train_loss=series.get("train/loss", ()),
-            val_accuracy=series.get("val/accuracy", ()),
+            val_accuracy=series.get("val/accuracy", series.get("val/knn", ())),
+            collapsed=run.collapsed,
         )
     except Exception as error:  # one bad run must not hide the others
         what = (
