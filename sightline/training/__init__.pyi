@@ -3,6 +3,7 @@ from .failures import Diverged as Diverged
 from .failures import Stopped as Stopped
 from .loop import fit as fit
 from .objectives.classification import classification_loss as classification_loss
+from .objectives.dense import DenseObjective as DenseObjective
 from .objectives.masked_autoencoder import MAE as MAE
 from .objectives.masked_patches import MaskedPatches as MaskedPatches
 from .optimization.layers import layer_scales as layer_scales

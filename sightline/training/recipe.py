@@ -30,7 +30,7 @@ class Recipe:
     EXCLUSIVE: ClassVar[dict[str, str]] = {"steps": "epochs", "epochs": "steps"}  # setting one clears the other
 
     name: str = "custom"
-    task: Literal["classify", "masked", "mae"] = "classify"
+    task: Literal["classify", "masked", "mae", "segment", "detect"] = "classify"
     seed: int = 0
 
     # duration and learning rate
@@ -77,7 +77,12 @@ class Recipe:
     # masked tasks
     corrupt: Number = 0.5  # share of the patches (ViT B.1.2); MAE takes 0.75
     target: Literal["color", "color-4x4", "pixels"] = "color"
-    decoder: tuple[int, int] = (128, 2)  # MAE: width and depth
+    decoder: tuple[int, int] = (128, 2)  # MAE: width and depth; dense tasks: of the blocks that queries run through
+
+    # dense tasks
+    head: Literal["linear", "layers", "queries"] | None = None  # None: linear to segment, queries to detect
+    queries: int = 50  # segments that can be found in an image
+    mask_stride: int = 4  # pixels per cell of the masks that queries predict
 
     # execution
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -97,7 +102,8 @@ class Recipe:
                 _refuse(f"{name}={getattr(self, name)!r}", f"expected one of {', '.join(map(str, choices))}")
         if (self.steps is None) == (self.epochs is None):
             _refuse(f"steps={self.steps}, epochs={self.epochs}", "give exactly one of them")
-        for name in ("batch", "steps", "epochs", "micro", "size", "log_every", "eval_every", "save_every", "patience"):
+        for name in ("batch", "steps", "epochs", "micro", "size", "log_every", "eval_every", "save_every", "patience",
+                     "queries", "mask_stride"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value <= 0:
                 _refuse(f"{name}={value}", "expected a number above 0")
@@ -130,6 +136,11 @@ class Recipe:
                 f"sizes={self.sizes}, size={self.size}",
                 "the last size must be the size of the run, and start before its end",
             )
+
+    @property
+    def dense(self) -> bool:
+        """Whether the labels are masks."""
+        return self.task in ("segment", "detect")
 
     @property
     def trackers(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sightline.data.datasets import Dataset
+from sightline.data.targets.view import check_augment, with_targets
 from sightline.models.checks import pair
 from sightline.models.construct import Model, change
 from sightline.spec import ImageSpec
@@ -37,6 +38,8 @@ def check_run(
     check_schedule(plan, recipe, len(train), processes)
     if recipe.task == "classify":
         check_labels(model, train, recipe)
+    if recipe.dense:
+        check_targets(train, recipe, val=val, processes=processes)
     if val is not None:
         check_val(train, val, labeled=recipe.task == "classify")
     elif recipe.patience is not None:
@@ -53,7 +56,7 @@ def check_run(
         change(model.config, size=pair(size))  # refuses sizes that are not multiples of the patch size
     if processes.sharded and recipe.sizes:
         raise ValueError("Progressive resolution (sizes) does not work with --parallel fsdp: use ddp, or one size.")
-    if recipe.task != "classify" and recipe.augment.cutmix:
+    if recipe.task in ("masked", "mae") and recipe.augment.cutmix:
         raise ValueError(
             f"CutMix pastes parts of other images, which nothing around a hidden patch can predict: "
             f"--set augment.cutmix=0 for task={recipe.task}."
@@ -108,6 +111,23 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
         )
     if train.labels.ndim == 2 and recipe.loss == "softmax":
         raise ValueError(f"{train.name} has several labels per image, which need --set loss=sigmoid.")
+
+
+def check_targets(train: Dataset, recipe: Recipe, *, val: Dataset | None, processes: ProcessGroup) -> None:
+    """Refuse data, settings and processes that a dense task cannot use."""
+    masks = with_targets(train)
+    if recipe.task == "detect" and not masks.instances:
+        raise ValueError(
+            f"{train.name} has classes of pixels but tells no objects apart: --task segment, or give masks of objects."
+        )
+    if val is not None and with_targets(val).object_classes != masks.object_classes:
+        raise ValueError(
+            f"Training and validation data have different classes of objects ({len(masks.object_classes)} and "
+            f"{len(with_targets(val).object_classes)})."
+        )
+    check_augment(recipe.augment)
+    if processes.sharded:
+        raise ValueError(f"task={recipe.task} does not work with --parallel fsdp: use ddp.")
 
 
 def check_val(train: Dataset, val: Dataset, *, labeled: bool = True) -> None:
