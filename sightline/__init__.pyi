@@ -2,6 +2,7 @@ from . import adoption as adoption
 from . import analysis as analysis
 from . import app as app
 from . import data as data
+from . import dense as dense
 from . import evals as evals
 from . import models as models
 from . import observe as observe

@@ -191,7 +191,7 @@ def _upgrade_version_1(values: dict[str, Any], names: set[str]) -> dict[str, Any
 def _import_type(name: str) -> None:
     """Import the module that defines a type of result. Only the file says which type that is, so the module is looked
     up in the rooms' tables of public names; an unknown name is left to the caller."""
-    for room in ("analysis", "evals", "training"):
+    for room in ("analysis", "evals", "dense", "training"):
         if name in (public := importlib.import_module(f"sightline.{room}")).__all__:
             getattr(public, name)
 

@@ -23,6 +23,7 @@ FLOORS = [
     {"weights", "adoption", "references"},
     {"observe"},
     {"evals"},
+    {"dense"},
     {"training", "analysis"},
     {"studies", "views"},
     {"report"},

@@ -128,10 +128,16 @@ def eval_(
     as_json: bool,
     **batches: Any,
 ) -> None:
-    """Measure the accuracy of MODEL's own classifier on DATA: top-1, top-5 and calibration.
+    """Measure the accuracy of MODEL's own classifier on DATA: top-1, top-5 and calibration. Of a run that was trained
+    to segment or to detect: mIoU or AP, with a 95 % interval.
 
     Example: sightline eval runs/pets pets --sheet mistakes.png
     """
+    if Path(model, "dense.safetensors").is_file():
+        options = {"second": second, "real": real, "confused": confused, "sheet": sheet, "tta": batches["tta"]}
+        evaluate_masks(model, data, split, num=num, save=save, per_class=per_class, as_json=as_json,
+                       batch=batches["batch"], refused=options)  # fmt: skip
+        return
     trained = sl.observe.open_model(model)
     test = sl.evals.evaluation_data(trained, data, split, num=num)
     result: sl.Result
@@ -152,6 +158,34 @@ def eval_(
     print_evaluation(result, test, per_class=per_class, confused=confused, as_json=as_json)
     if sheet is not None:
         write_sheet(result, test, sheet)
+
+
+def evaluate_masks(
+    model: str,
+    data: str,
+    split: str | None,
+    *,
+    num: int | None,
+    save: str | None,
+    per_class: bool,
+    as_json: bool,
+    batch: int,
+    refused: dict[str, Any],
+) -> None:
+    """mIoU or AP of a run with a dense head."""
+    if wrong := [name for name, value in refused.items() if value]:
+        raise ValueError(f"--{wrong[0]} is for classifiers; {model} was trained to segment or to detect.")
+    dense = sl.dense.load_dense(model)
+    result = sl.dense.evaluate_dense(dense, sl.evals.evaluation_data(dense, data, split, num=num), batch=batch)
+    save_result(result, save)
+    metric = "IoU" if isinstance(result, sl.dense.Segmentation) else "AP"
+    rows = [{"class": c, metric: float(v)} for c, v in zip(result.classes, result.per_class)] if per_class else []
+    if as_json:
+        show({**result.summary(), **({"per class": rows} if rows else {})}, True)
+        return
+    show(result.summary(), False, title=result.caption)
+    if rows:
+        show(rows, False, title="per class")
 
 
 def write_sheet(result: sl.Result, test: sl.Dataset, path: str) -> None:

@@ -24,17 +24,35 @@ ASSUMED = "note: the model has no names for its 1,000 classes; those of ImageNet
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE|FOLDER|PATTERN|- ...")
 @click.option("--top", default=5, show_default=True, help="Number of classes to print for each image.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line per class.")
+@click.option("--draw", type=click.Path(file_okay=False), metavar="FOLDER",
+              help="Of a run that segments or detects: write the images with masks and boxes into FOLDER.")  # fmt: skip
+@click.option("--score", type=float, default=0.5, show_default=True, help="Detections from this score on.")
 @batch_option
-def predict(model: str, images: tuple[str, ...], top: int, as_csv: bool, batch: int, as_json: bool) -> None:
+def predict(
+    model: str,
+    images: tuple[str, ...],
+    top: int,
+    as_csv: bool,
+    draw: str | None,
+    score: float,
+    batch: int,
+    as_json: bool,
+) -> None:
     """Classify each IMAGE with MODEL's own classifier, and print the most probable classes.
 
     A FOLDER includes its subfolders, a PATTERN such as "photos/*.jpg" may be quoted, and - reads one path per line
     from standard input. An image that cannot be read is reported on standard error, and the others are classified.
+    A run that was trained to segment or to detect prints classes of pixels or objects, and --draw draws them.
 
     Example: sightline predict runs/pets photos/
     """
     if as_csv and as_json:
         raise ValueError("--csv and --json exclude each other: give only one.")
+    if os.path.isfile(os.path.join(model, "dense.safetensors")):
+        predict_masks(model, list(paths(images)), draw, score=score, batch=batch, as_csv=as_csv, as_json=as_json)
+        return
+    if draw is not None:
+        raise ValueError(f"--draw is for runs that segment or detect; {printable(model)} is none.")
     predictions = sl.predict(model, list(paths(images)), top=top, batch=batch)
     if as_json:
         show(facts(predictions), True)
@@ -48,6 +66,30 @@ def predict(model: str, images: tuple[str, ...], top: int, as_csv: bool, batch: 
     if predictions.bad:
         click.echo(
             f"{len(predictions.bad)} of {len(predictions) + len(predictions.bad)} images could not be read.", err=True
+        )
+
+
+def predict_masks(
+    model: str, images: list[str], draw: str | None, *, score: float, batch: int, as_csv: bool, as_json: bool
+) -> None:
+    """Print what a dense model sees: shares of pixels by class, or objects with boxes; draw it if asked."""
+    if as_csv:
+        raise ValueError("--csv is for classifiers; masks are printed as a table, by --json, or drawn by --draw.")
+    predictions = sl.dense.predict_dense(model, images, score=score, batch=batch)
+    lines: list[dict[str, Any]] = []
+    for one in predictions:
+        if one.objects is None:
+            lines += [
+                {"image": one.image, "class": name, "share of pixels": share} for name, share in one.shares().items()
+            ]
+            continue
+        found = zip(one.objects.classes.tolist(), one.objects.scores.tolist(), one.objects.boxes.tolist())
+        lines += [{"image": one.image, "class": one.names[c - 1], "score": s, "box": b} for c, s, b in found]
+    show(lines, as_json, title=f"{len(predictions):,} image{'' if len(predictions) == 1 else 's'}")
+    if draw is not None:
+        files = sl.dense.write_drawings(predictions, draw)
+        click.echo(
+            f"drawn: {printable(files[0])}" + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""), err=True
         )
 
 

@@ -16,6 +16,7 @@ import sightline as sl
 from sightline.cli.shell import show, tell, verb
 
 BARS = "▁▂▃▄▅▆▇█"
+DENSE = ("segment", "detect")
 LAPTOP = 20_000  # images: with fewer, and without an accelerator, `tune` takes a recipe for laptops
 
 
@@ -73,9 +74,8 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--with", "shape", multiple=True, metavar="NAME=VALUE", help="Change a field of the model, such as pool=gap."
 )
-@click.option(
-    "--task", type=click.Choice(["classify", "masked", "mae", "lejepa"]), help="Objective, instead of the recipe's."
-)
+@click.option("--task", type=click.Choice(["classify", "masked", "mae", "lejepa", "segment", "detect"]),
+              help="Objective, instead of the recipe's; segment and detect need DATA with masks.")  # fmt: skip
 @options
 def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: str | None, **how: Any) -> None:
     """Train a model on DATA from scratch. Run the same command again to resume after an interruption.
@@ -84,12 +84,14 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
     """
     family = "laptop_bit" if name.lower().startswith("bit") else "laptop_vit"
     family = {"masked": "laptop_masked", "mae": "laptop_masked", "lejepa": "laptop_lejepa"}.get(task or "", family)
+    family = "laptop_dense" if task in DENSE else family
     settings = [*how.pop("settings"), *([f"task={task}"] if task else [])]
     if task == "mae" and not any(s.startswith("corrupt") for s in settings):
         settings.append("corrupt=0.75")
 
     def build(classes: Sequence[str], size: int | None) -> Any:
-        config = sl.models.config(name, classes=len(classes), **({"size": size} if size else {}))
+        count = 0 if task in DENSE else len(classes)  # the head of a dense task is not the model's own
+        config = sl.models.config(name, classes=count, **({"size": size} if size else {}))
         return sl.build(sl.training.apply_settings(config, shape), seed=how["seed"])
 
     run_training(data, build, model=name, recipe=recipe or family, settings=settings, **how)
@@ -105,12 +107,17 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 )
 @click.option("--data-is", type=click.Choice(["small-similar", "small-different", "large-similar", "large-different"]),
               help="What the data is like, which selects the layers to train (sl.training.transfer).")  # fmt: skip
+@click.option("--task", type=click.Choice(["classify", *DENSE]), default="classify",
+              help="segment and detect: a head for masks; --set trained=dense.* freezes the model.")  # fmt: skip
 @options
-def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how: Any) -> None:
+def tune(data: str, weights: str, recipe: str | None, data_is: str | None, task: str, **how: Any) -> None:
     """Fine-tune trained weights on DATA: a new head, all or some layers. Run it again to resume.
 
     Example: sightline tune pets --model vit-b16.augreg-i21k --out runs/pets
     """
+    if task in DENSE:
+        tune_dense(data, weights, recipe, task, data_is=data_is, **how)
+        return
     is_bit = isinstance(sl.load(weights), sl.models.BiT)
     papers = "bit_hyperrule" if is_bit else "vit_finetune"
 
@@ -127,6 +134,16 @@ def tune(data: str, weights: str, recipe: str | None, data_is: str | None, **how
         return sl.load(weights, classes=tuple(classes), size=size)
 
     run_training(data, build, model=Path(weights).stem, recipe=recipe or choose, data_is=data_is, **how)
+
+
+def tune_dense(data: str, weights: str, recipe: str | None, task: str, **how: Any) -> None:
+    """Fine-tune trained weights with a new dense head."""
+
+    def build(classes: Sequence[str], size: int | None) -> Any:
+        return sl.load(weights, classes=0, size=size)
+
+    how["settings"] = [*how["settings"], f"task={task}"]
+    run_training(data, build, model=Path(weights).stem, recipe=recipe or "laptop_dense", **how)
 
 
 def run_training(
@@ -206,7 +223,7 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
     if not is_first_process():
         return
     facts: dict[str, Any] = {"run": str(run.folder), "steps": run.about["ended"]["step"], **run.summary()}
-    if test is not None and run.about["identity"]["recipe"]["task"] == "classify":
+    if test is not None and run.about["identity"]["recipe"]["task"] in ("classify", *DENSE):
         facts |= {f"test/{k}": v for k, v in sl.training.evaluate_run(run, test).summary().items()}
     if run.collapsed:
         facts["collapsed"] = run.collapsed

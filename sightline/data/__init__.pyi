@@ -36,3 +36,9 @@ from .source import available_splits as available_splits
 from .source import dataset as dataset
 from .source import dataset_pair as dataset_pair
 from .source import held_out_split as held_out_split
+from .targets.coco import Coco as Coco
+from .targets.mask_folder import MaskFolder as MaskFolder
+from .targets.target import Target as Target
+from .targets.trimaps import Pets as Pets
+from .targets.view import TargetView as TargetView
+from .targets.view import with_targets as with_targets

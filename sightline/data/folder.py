@@ -36,10 +36,10 @@ class Files(Dataset):
 
     def stamps(self, indices: Ints) -> list[FileStamp] | None:
         home = os.path.commonpath({os.path.dirname(p) for p in self.paths})
-        return [_stamp(self.paths[int(i)], home) for i in indices]
+        return [file_stamp(self.paths[int(i)], home) for i in indices]
 
 
-def _stamp(path: str, home: str) -> FileStamp:
+def file_stamp(path: str, home: str) -> FileStamp:
     name = path[len(home) :].strip(os.sep).replace(os.sep, "/")
     try:
         found = os.stat(path)
@@ -121,14 +121,14 @@ def _list_entries(folder: str | Path, home: str | None, skipped: list[str]) -> l
         return []
     visible = []
     for entry in everything:
-        if home is not None and entry.is_symlink() and not _is_inside(entry.path, home):
+        if home is not None and entry.is_symlink() and not is_inside(entry.path, home):
             skipped.append(printable(entry.path))
         elif not entry.name.startswith("."):
             visible.append(entry)
     return visible
 
 
-def _is_inside(path: str, home: str) -> bool:
+def is_inside(path: str, home: str) -> bool:
     real = os.path.realpath(path)
     return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
 
@@ -200,7 +200,7 @@ class Manifest(Files):
             rows = _select_split(path, rows, split)
         home = os.path.realpath(root if root is not None else path.parent)
         paths = [os.path.join(home, str(row[path_column])) for row in rows]
-        outside = next((str(row[path_column]) for row, p in zip(rows, paths) if not _is_inside(p, home)), None)
+        outside = next((str(row[path_column]) for row, p in zip(rows, paths) if not is_inside(p, home)), None)
         if outside is not None:
             raise ValueError(
                 f"{printable(path)} lists {printable(outside)}, outside {printable(home)}; give root= to allow it."

@@ -16,12 +16,15 @@ from sightline.data.named.table import NAMED_DATASETS
 from sightline.data.scenes.scenes import SPLITS, Scenes
 from sightline.data.scenes.tasks import TASKS
 from sightline.data.shards.read import Shards
+from sightline.data.targets.coco import Coco, annotation_files
+from sightline.data.targets.mask_folder import MaskFolder, folder_layout, mask_splits
 
 
 def dataset(name: str | Path, split: str | None = None, **options: Any) -> Dataset:
     """A dataset by name ("cifar10", "scenes/objects", "hf:owner/name" on the Hugging Face hub) or by path: a folder,
-    a manifest (.csv, .jsonl), arrays (.npz), shards (.tar, a pattern, or their folder), or a single image. Options are
-    those of its kind.
+    a manifest (.csv, .jsonl), arrays (.npz), shards (.tar, a pattern, or their folder), or a single image. With masks:
+    COCO's instances (.json, or the folder with annotations/), Pascal VOC's folder, or one with images/ and masks/.
+    Options are those of its kind.
 
     >>> sl.dataset("scenes/objects", split="train", num=10_000, size=32)
     <scenes/objects: 10,000 images, 20 classes>
@@ -42,8 +45,10 @@ def dataset(name: str | Path, split: str | None = None, **options: Any) -> Datas
         return Shards(
             os.path.join(text, split) if split and os.path.isdir(os.path.join(text, split)) else text, **options
         )
+    if suffix == ".json" and os.path.isfile(text):
+        return Coco(text, **options)
     if os.path.isdir(text):
-        return Folder(text, split, **options)
+        return _open_folder(text, split, **options)
     if suffix in SUFFIXES and os.path.isfile(text):  # a single image, to look at
         return Files(printable(text), [text], labels=[0], classes=[printable(Path(text).stem)])
     near = "".join(f" Did you mean {match}?" for match in difflib.get_close_matches(text, known_names(), 1))
@@ -51,6 +56,19 @@ def dataset(name: str | Path, split: str | None = None, **options: Any) -> Datas
         f"{printable(text)} is neither the name of a dataset nor a folder, manifest, .npz file or shard.{near} "
         "The names are listed by: sightline data list."
     )
+
+
+def _open_folder(path: str, split: str | None, **options: Any) -> Dataset:
+    """A folder of classes, or one with annotations or masks."""
+    if files := annotation_files(path):
+        if split not in files and (split is not None or len(files) > 1):
+            raise ValueError(
+                f"{printable(path)} has annotations of the splits {', '.join(files)}; got split={split!r}."
+            )
+        return Coco(files[split or next(iter(files))], **options)
+    if folder_layout(Path(path)) is not None:
+        return MaskFolder(path, split, **options)
+    return Folder(path, split, **options)
 
 
 def known_names() -> tuple[str, ...]:
@@ -69,6 +87,8 @@ def available_splits(name: str | Path) -> tuple[str, ...]:
         return SPLITS
     if text in NAMED_DATASETS and not os.path.isdir(text):
         return tuple(NAMED_DATASETS[text].splits)
+    if listed := tuple(annotation_files(text)) or mask_splits(Path(text)):
+        return listed
     folders = [Path(text) / split for split in SPLITS]
     return tuple(f.name for f in folders if f.is_dir() and any(p.is_dir() for p in f.iterdir()))
 

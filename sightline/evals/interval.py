@@ -2,7 +2,8 @@
 
 A mean of independent values (training seeds, episodes, images): Student's t. A share of independent cases: Wilson. Any
 other statistic of images (CKA, radii, smallest distances): the delete-a-group jackknife, which computes the statistic
-itself again without each of 20 to 64 random groups of images.
+itself again without each of 20 to 64 random groups of images. Only mIoU and AP take the bootstrap over images, which is
+what their field reports: see sightline/dense/scores.py.
 """
 
 import numpy as np

@@ -3,6 +3,7 @@ from .failures import Diverged as Diverged
 from .failures import Stopped as Stopped
 from .loop import fit as fit
 from .objectives.classification import classification_loss as classification_loss
+from .objectives.dense import DenseObjective as DenseObjective
 from .objectives.lejepa import LeJEPA as LeJEPA
 from .objectives.lejepa import sigreg as sigreg
 from .objectives.masked_autoencoder import MAE as MAE

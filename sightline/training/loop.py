@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
+from sightline.data.targets.view import with_targets
+from sightline.dense.model import FILE as DENSE
+from sightline.dense.model import save_head
 from sightline.files import exclusive
 from sightline.models.checks import pair
 from sightline.models.construct import Model, build, resize
@@ -24,6 +27,7 @@ from sightline.training.failures import (
     watch_rank,
 )
 from sightline.training.meter import Meter, ProgressPrinter
+from sightline.training.objectives.dense import DenseObjective
 from sightline.training.optimization.schedule import learning_rate
 from sightline.training.parallel import ProcessGroup, Strategy, full_tensor, join_processes
 from sightline.training.preflight.checks import check_disk, check_run
@@ -78,6 +82,10 @@ def fit(
     """
     check_arguments(model, train, recipe, val=val, workers=workers)
     run, processes = Run(out), join_processes(parallel)
+    classes: tuple[str, ...] = ()
+    if recipe.dense:
+        train, val = with_targets(train), None if val is None else with_targets(val)
+        classes = train.object_classes
     with torch.random.fork_rng(), resume_threads(run), explain_lost_process(processes, out):
         plan = check_run(model, train, recipe, val=val, evals=evals, processes=processes)
         weights = fingerprint(model)
@@ -86,7 +94,7 @@ def fit(
         if load_finished(run, about, model, weights=weights):
             return run
         job = Job(run=run, plan=plan, train=train, val=val, evals=tuple(evals), workers=workers)
-        state = TrainState(model, recipe, processes, fresh=read_facts(run.state) is None)
+        state = TrainState(model, recipe, processes, fresh=read_facts(run.state) is None, classes=classes)
         if recipe.task == "classify":
             model.class_names = tuple(train.classes)  # type: ignore[assignment]
             model.probability = recipe.loss  # type: ignore[assignment]
@@ -240,8 +248,11 @@ def save_weights(run: Run, state: TrainState, name: str, *, probes: bool = False
                 model = gathered
         if state.processes.first:
             run.save_weights(model, name, probes=probes)
-            if name == (BEST if state.recipe.patience is not None else LAST):
+            chosen = name == (BEST if state.recipe.patience is not None else LAST)
+            if chosen:
                 run.link_model(name)
+            if chosen and isinstance(state.objective, DenseObjective):
+                save_head(state.objective.dense, state.objective.config, model, run.path / DENSE)
     state.processes.barrier()
 
 

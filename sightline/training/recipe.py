@@ -30,7 +30,7 @@ class Recipe:
     EXCLUSIVE: ClassVar[dict[str, str]] = {"steps": "epochs", "epochs": "steps"}  # setting one clears the other
 
     name: str = "custom"
-    task: Literal["classify", "masked", "mae", "lejepa"] = "classify"
+    task: Literal["classify", "masked", "mae", "lejepa", "segment", "detect"] = "classify"
     seed: int = 0
 
     # duration and learning rate
@@ -77,7 +77,12 @@ class Recipe:
     # masked tasks
     corrupt: Number = 0.5  # share of the patches (ViT B.1.2); MAE takes 0.75
     target: Literal["color", "color-4x4", "pixels"] = "color"
-    decoder: tuple[int, int] = (128, 2)  # MAE: width and depth
+    decoder: tuple[int, int] = (128, 2)  # MAE: width and depth; dense tasks: of the blocks that queries run through
+
+    # dense tasks
+    head: Literal["linear", "layers", "queries"] | None = None  # None: linear to segment, queries to detect
+    queries: int = 50  # segments that can be found in an image
+    mask_stride: int = 4  # pixels per cell of the masks that queries predict
 
     # LeJEPA, whose views are `augment.repeats`
     sigreg: Number = 0.05  # share of SIGReg in the loss: the paper's lambda
@@ -102,18 +107,8 @@ class Recipe:
                 _refuse(f"{name}={getattr(self, name)!r}", f"expected one of {', '.join(map(str, choices))}")
         if (self.steps is None) == (self.epochs is None):
             _refuse(f"steps={self.steps}, epochs={self.epochs}", "give exactly one of them")
-        for name in (
-            "batch",
-            "steps",
-            "epochs",
-            "micro",
-            "size",
-            "log_every",
-            "eval_every",
-            "save_every",
-            "keep_every",
-            "patience",
-        ):
+        for name in ("batch", "steps", "epochs", "micro", "size", "log_every", "eval_every", "save_every", "keep_every",
+                     "patience", "queries", "mask_stride"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value <= 0:
                 _refuse(f"{name}={value}", "expected a number above 0")
@@ -151,6 +146,11 @@ class Recipe:
     def views(self) -> int:
         """How many images of a batch are views of one image, and must stay together."""
         return self.augment.repeats if self.task == "lejepa" else 1
+
+    @property
+    def dense(self) -> bool:
+        """Whether the labels are masks."""
+        return self.task in ("segment", "detect")
 
     @property
     def trackers(self) -> tuple[str, ...]:

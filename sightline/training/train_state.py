@@ -47,17 +47,26 @@ class StepResult:
 class TrainState:
     """A model in training, in one process or distributed over several."""
 
-    def __init__(self, model: Model, recipe: Recipe, processes: ProcessGroup, *, fresh: bool = True):
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        processes: ProcessGroup,
+        *,
+        fresh: bool = True,
+        classes: tuple[str, ...] = (),  # of the objects in masks
+    ):
         self.model, self.recipe, self.processes = model, recipe, processes
         self.device = next(model.parameters()).device
         self.requires_grad = {n: p.requires_grad for n, p in model.named_parameters()}
         if fresh:
             initialize_head(model, recipe)
         configure_model(model, recipe)
-        self.objective = build_objective(model, recipe).to(self.device).train()
+        self.objective = build_objective(model, recipe, classes=classes).to(self.device).train()
         if processes.sharded:
             parallel.shard_parameters(self.objective, processes)
-        self.average = PolyakAverage(model, float(recipe.ema)) if recipe.ema is not None else None
+        averaged = self.objective if recipe.dense else model  # a dense head is kept, so it is averaged, too
+        self.average = PolyakAverage(averaged, float(recipe.ema)) if recipe.ema is not None else None
         self._build_optimizer()
 
     def _build_optimizer(self) -> None:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, hash_key
+from sightline.dense.evaluation import evaluate_dense
+from sightline.dense.model import is_dense
 from sightline.evals.accuracy import evaluate, logits
 from sightline.evals.prediction import fit_temperature
 from sightline.evals.probing.representation import effective_rank, neighbor_accuracy
@@ -129,7 +131,8 @@ def calibrate(model: Model, val: Dataset | None, recipe: Recipe) -> dict[str, fl
 
 
 def evaluate_run(run: Run, test: Dataset) -> Result:
-    """Accuracy of a run's model on data that training never saw, measured once and kept in the folder (test.npz).
+    """Accuracy of a run's model on data that training never saw, measured once and kept in the folder (test.npz); of a
+    dense task mIoU or AP.
 
     >>> import tempfile
     >>> data, test = (sl.dataset("scenes/shape", split=s, num=32, size=16) for s in ("train", "test"))
@@ -141,6 +144,6 @@ def evaluate_run(run: Run, test: Dataset) -> Result:
     file = run.path / "test.npz"
     if file.exists():
         return Result.load(file)
-    result = evaluate(run.model, test)
+    result = evaluate_dense(run, test) if is_dense(run) else evaluate(run.model, test)
     result.save(file)
     return result

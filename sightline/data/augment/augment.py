@@ -208,7 +208,7 @@ def transform(pixels: Pixels, row: int, steps: AugmentParameters, *, augment: Au
         pixels = pixels[:, ::-1]
     down, right = (int(v) for v in steps.shifts[row])
     if down or right:
-        pixels = pixels[_reflected_indices(pixels.shape[0], down)][:, _reflected_indices(pixels.shape[1], right)]
+        pixels = pixels[reflected_indices(pixels.shape[0], down)][:, reflected_indices(pixels.shape[1], right)]
     if augment.randaugment or augment.trivial or any(augment.jitters):
         pixels = np.asarray(_apply_colors(Image.fromarray(np.ascontiguousarray(pixels)), row, steps, augment))
     hole = steps.erased[row]
@@ -242,7 +242,7 @@ def transform_stack(stack: Pixels, steps: AugmentParameters, *, augment: Augment
     return torch.from_numpy(pixels)
 
 
-def _reflected_indices(length: int, move: int) -> NDArray[np.int64]:
+def reflected_indices(length: int, move: int) -> NDArray[np.int64]:
     """The indices of a shifted axis, with reflected borders."""
     at = np.abs(np.arange(length) - move)
     return length - 1 - np.abs(length - 1 - at)

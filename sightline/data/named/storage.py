@@ -13,6 +13,7 @@ from sightline.data.datasets import Dataset
 from sightline.data.folder import Folder, Manifest
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.readers import Splits
+from sightline.data.targets.trimaps import Pets
 from sightline.files import atomic
 
 
@@ -73,6 +74,14 @@ class ManifestStorage:
 
     def open(self, entry: NamedDataset, folder: Path, split: str) -> Dataset:
         return Manifest(folder / "list.csv", split)
+
+
+@dataclass(frozen=True)
+class PetsStorage(ManifestStorage):
+    """The same with the trimaps that were published beside the images."""
+
+    def open(self, entry: NamedDataset, folder: Path, split: str) -> Dataset:
+        return Pets(folder, split)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from sightline.data.named import dsprites, imagenet_real
 from sightline.data.named.entry import NamedDataset
 from sightline.data.named.fetch import Package, Remote
 from sightline.data.named.readers import read_cifar10, read_cifar100, read_idx, unpack_flowers, unpack_pets
-from sightline.data.named.storage import ArrayStorage, FolderStorage, ManifestStorage
+from sightline.data.named.storage import ArrayStorage, FolderStorage, ManifestStorage, PetsStorage
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -77,7 +77,7 @@ _TABLE = (
             Remote(url=OXFORD + "pets/data/images.tar.gz", checksum="md5:5c4f3ee8e5d25df40f4fd59a7f44e54c"),
             Remote(url=OXFORD + "pets/data/annotations.tar.gz", checksum="md5:95a8c909bbe2e81eed6a22bccdf3f68f"),
         ),
-        storage=ManifestStorage(unpack_pets),
+        storage=PetsStorage(unpack_pets),
     ),
     NamedDataset(
         name="flowers102",

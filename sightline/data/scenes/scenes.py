@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.datasets import Dataset
 from sightline.data.draws import Draws, Ints, hash_key
 from sightline.data.images import Pixels
 from sightline.data.scenes.parameters import SceneParameters
@@ -14,6 +13,7 @@ from sightline.data.scenes.render import Patch, render, render_one
 from sightline.data.scenes.shapes import SHAPES
 from sightline.data.scenes.tasks import TASKS
 from sightline.data.scenes.textures import TEXTURES
+from sightline.data.targets.target import Target, TargetSource, mask_boxes
 
 SPLITS = ("train", "val", "test")
 SMALLEST, LARGEST = 16, 512  # pixels of the side
@@ -37,10 +37,11 @@ class Scene:
     factors: dict[str, Any]  # name -> (k, ...): shape, texture, x, y, radius, angle, colors, identity ...
 
 
-class Scenes(Dataset):
+class Scenes(TargetSource):
     """Scenes of one task: any number, deterministic by (seed, index), 16 to 512 pixels, nothing to download.
 
-    Train, val and test never share a scene. A scene is the same at every size.
+    Train, val and test never share a scene. A scene is the same at every size. Its objects, each with its shape as the
+    class, are the targets of dense tasks.
 
     >>> d = sl.data.Scenes("shape", split="train", num=1000, size=48)
     >>> d[0][0].shape, d.classes[:3]
@@ -56,6 +57,7 @@ class Scenes(Dataset):
             raise ValueError(f"size={size}: scenes are drawn at {SMALLEST} to {LARGEST} pixels.")
         if num < 1:
             raise ValueError(f"num={num}: expected at least one scene.")
+        self.object_classes = SHAPES
         self.task, self.split_name, self.size, self.seed = task, split, size, seed
         self.name = f"scenes/{task}"
         self.labels: Ints = TASKS[task].labels(num)
@@ -76,6 +78,15 @@ class Scenes(Dataset):
     def where(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
+    def target(self, index: int) -> Target:
+        return self.image_and_target(index)[1]
+
+    def image_and_target(self, index: int) -> tuple[Pixels, Target]:
+        scene = self.scene(index)
+        shown = scene.masks.any((1, 2))  # an object may be hidden, or too small to have a pixel
+        numbers = np.array([1 + SHAPES.index(str(shape)) for shape in scene.factors["shape"]], np.int64)
+        return scene.pixels, Target(classes=numbers[shown], masks=scene.masks[shown])
+
     def scene(self, index: int) -> Scene:
         """One image with its ground truth."""
         parameters = self.parameters(np.array([index]))
@@ -87,7 +98,7 @@ class Scenes(Dataset):
         factors["shape"] = np.array(SHAPES)[factors["shape"]]
         factors["texture"] = np.array(TEXTURES)[factors["texture"]]
         target = slots.index(int(parameters.target[0])) if parameters.target[0] >= 0 else -1
-        boxes = np.array([_box(mask) for mask in masks]).reshape(-1, 4)
+        boxes = mask_boxes(masks)
         return Scene(
             pixels=pixels,
             label=int(self.labels[index]),
@@ -111,10 +122,3 @@ def _masks(patches: list[Patch], size: int) -> tuple[NDArray[np.bool_], NDArray[
         visible[i] &= ~covered
         covered |= whole[i]
     return visible, visible.sum((1, 2)) / np.maximum(whole.sum((1, 2)), 1)
-
-
-def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if len(rows) == 0:
-        return (0, 0, 0, 0)
-    return (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)

@@ -3,18 +3,21 @@
 import torch
 from torch import nn
 
+from sightline.dense.config import DenseConfig
 from sightline.models.construct import Model
 from sightline.models.layers import DropPath
 from sightline.models.vit import Block
 from sightline.training.objectives.classification import ClassificationObjective
+from sightline.training.objectives.dense import DenseObjective
 from sightline.training.objectives.lejepa import LeJEPA
 from sightline.training.objectives.masked_autoencoder import MAE
 from sightline.training.objectives.masked_patches import MaskedPatches
 from sightline.training.recipe import Recipe
 
 
-def build_objective(model: Model, recipe: Recipe) -> nn.Module:
-    """A module around the model that turns images and labels into one loss; the model itself is its `.model`."""
+def build_objective(model: Model, recipe: Recipe, *, classes: tuple[str, ...] = ()) -> nn.Module:
+    """A module around the model that turns images and labels into one loss; the model itself is its `.model`.
+    `classes` are those of the objects in masks."""
     match recipe.task:
         case "classify":
             return ClassificationObjective(model, loss=recipe.loss, smoothing=float(recipe.smoothing))
@@ -25,6 +28,23 @@ def build_objective(model: Model, recipe: Recipe) -> nn.Module:
         case "lejepa":
             weight = float(recipe.sigreg)
             return LeJEPA(model, views=recipe.views, weight=weight, projector=recipe.projector, seed=recipe.seed)
+        case "segment" | "detect":
+            return DenseObjective(model, dense_config(recipe, classes), seed=recipe.seed)
+
+
+def dense_config(recipe: Recipe, classes: tuple[str, ...]) -> DenseConfig:
+    """The dense head that a recipe asks for."""
+    assert recipe.task in ("segment", "detect")
+    width, blocks = recipe.decoder
+    return DenseConfig(
+        task=recipe.task,
+        kind=recipe.head or ("linear" if recipe.task == "segment" else "queries"),
+        classes=classes,
+        queries=recipe.queries,
+        width=width,
+        blocks=blocks,
+        mask_stride=recipe.mask_stride,
+    )
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sightline.data.datasets import Dataset
+from sightline.data.targets.view import check_augment, with_targets
 from sightline.models.checks import pair
 from sightline.models.construct import Model, change
 from sightline.models.mixer import refuse_other_grid
@@ -38,6 +39,8 @@ def check_run(
     check_schedule(plan, recipe, len(train), processes)
     if recipe.task == "classify":
         check_labels(model, train, recipe)
+    if recipe.dense:
+        check_targets(train, recipe, val=val, processes=processes)
     if val is not None:
         check_val(train, val, labeled=recipe.task == "classify")
     elif recipe.patience is not None:
@@ -72,7 +75,7 @@ def check_task(recipe: Recipe, processes: ProcessGroup) -> None:
         raise ValueError(f"Progressive resolution (sizes) is for task=classify; this recipe is for {recipe.task}.")
     if recipe.task == "lejepa":
         check_views(recipe, processes)
-    elif recipe.augment.cutmix:
+    elif recipe.task in ("masked", "mae") and recipe.augment.cutmix:
         raise ValueError(
             f"CutMix pastes parts of other images, which nothing around a hidden patch can predict: "
             f"--set augment.cutmix=0 for task={recipe.task}."
@@ -160,6 +163,23 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
 def has_labels(data: Dataset) -> bool:
     """Whether each image has one label, and not all the same."""
     return data.labels.ndim == 1 and len(set(data.labels.tolist())) > 1
+
+
+def check_targets(train: Dataset, recipe: Recipe, *, val: Dataset | None, processes: ProcessGroup) -> None:
+    """Refuse data, settings and processes that a dense task cannot use."""
+    masks = with_targets(train)
+    if recipe.task == "detect" and not masks.instances:
+        raise ValueError(
+            f"{train.name} has classes of pixels but tells no objects apart: --task segment, or give masks of objects."
+        )
+    if val is not None and with_targets(val).object_classes != masks.object_classes:
+        raise ValueError(
+            f"Training and validation data have different classes of objects ({len(masks.object_classes)} and "
+            f"{len(with_targets(val).object_classes)})."
+        )
+    check_augment(recipe.augment)
+    if processes.sharded:
+        raise ValueError(f"task={recipe.task} does not work with --parallel fsdp: use ddp.")
 
 
 def check_val(train: Dataset, val: Dataset, *, labeled: bool = True) -> None:

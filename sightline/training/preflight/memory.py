@@ -11,6 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sightline.models.checks import pair
 from sightline.models.costs import SavedForBackward
+from sightline.training.objectives.dense import DenseObjective
 from sightline.training.parallel import full_tensor, reshard
 from sightline.training.run import checkpoint
 from sightline.training.train_state import TrainState
@@ -122,6 +123,8 @@ def _saved(state: TrainState, images: int) -> tuple[int, int]:
     c = state.model.config
     blank = torch.zeros(images, c.channels, *pair(c.size), device=state.device)
     labels = torch.zeros(images, dtype=torch.long, device=state.device)
+    if isinstance(state.objective, DenseObjective):
+        labels = state.objective.blank_labels(images, state.device)
     saved = SavedForBackward([full_tensor(p) for p in state.params.values()])
     # a compiled model would be compiled for these two sizes
     eager: Any = torch.compiler.set_stance("force_eager") if state.recipe.compile else nullcontext()

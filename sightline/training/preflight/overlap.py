@@ -11,6 +11,9 @@ from sightline.data.draws import Ints
 from sightline.data.folder import Files
 from sightline.data.scenes.scenes import Scenes
 from sightline.data.shards.read import Shards
+from sightline.data.targets.coco import Coco
+from sightline.data.targets.mask_folder import MaskFolder
+from sightline.data.targets.trimaps import Pets
 
 
 def count_overlap(train: Dataset, val: Dataset) -> int:
@@ -35,7 +38,7 @@ def count_overlap(train: Dataset, val: Dataset) -> int:
 def _locations(source: Dataset, numbers: Ints) -> list[Hashable] | None:
     """Where each image comes from, so that equal locations mean equal images; None if that is unknown."""
     match source:
-        case Files():
+        case Files() | Coco() | MaskFolder() | Pets():
             return [os.path.realpath(source.paths[i]) for i in numbers]
         case Shards():
             paths = [os.path.realpath(path) for path in source.paths]

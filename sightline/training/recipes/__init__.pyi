@@ -1,6 +1,7 @@
 from .bit import bit_upstream as bit_upstream
 from .hyperrule import bit_hyperrule as bit_hyperrule
 from .laptop import laptop_bit as laptop_bit
+from .laptop import laptop_dense as laptop_dense
 from .laptop import laptop_lejepa as laptop_lejepa
 from .laptop import laptop_masked as laptop_masked
 from .laptop import laptop_tune as laptop_tune

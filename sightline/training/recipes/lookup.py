@@ -8,7 +8,14 @@ from typing import Any
 from sightline.training.recipe import Recipe
 from sightline.training.recipes.bit import bit_upstream
 from sightline.training.recipes.hyperrule import bit_hyperrule
-from sightline.training.recipes.laptop import laptop_bit, laptop_lejepa, laptop_masked, laptop_tune, laptop_vit
+from sightline.training.recipes.laptop import (
+    laptop_bit,
+    laptop_dense,
+    laptop_lejepa,
+    laptop_masked,
+    laptop_tune,
+    laptop_vit,
+)
 from sightline.training.recipes.speed import speed_bit, speed_hybrid, speed_vit
 from sightline.training.recipes.vit import (
     deit,
@@ -35,6 +42,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         laptop_bit,
         laptop_masked,
         laptop_lejepa,
+        laptop_dense,
         laptop_tune,
         speed_vit,
         speed_bit,

@@ -38,6 +38,9 @@ ADDED = {
     "trivial": False,
     "sigreg": 0.05,
     "projector": [256, 32],
+    "head": None,
+    "queries": 50,
+    "mask_stride": 4,
 }
 
 

@@ -1,0 +1,1 @@
+"""Targets of dense tasks: masks and boxes of objects, classes of pixels"""

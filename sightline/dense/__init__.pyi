@@ -1,0 +1,16 @@
+from .coco_metric import Detections as Detections
+from .coco_metric import average_precision as average_precision
+from .coco_metric import match_image as match_image
+from .config import DenseConfig as DenseConfig
+from .drawing import DensePrediction as DensePrediction
+from .drawing import draw_dense as draw_dense
+from .drawing import predict_dense as predict_dense
+from .drawing import write_drawings as write_drawings
+from .evaluation import Detection as Detection
+from .evaluation import Segmentation as Segmentation
+from .evaluation import evaluate_dense as evaluate_dense
+from .heads import build_head as build_head
+from .matching import assign as assign
+from .model import DenseModel as DenseModel
+from .model import load_dense as load_dense
+from .scores import mean_iou as mean_iou

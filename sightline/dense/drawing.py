@@ -1,0 +1,177 @@
+"""Predictions of a dense model on image files, and images with masks and boxes drawn into them."""
+
+import colorsys
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from sightline.data.errors import printable
+from sightline.data.opening import image_files, open_image
+from sightline.dense.coco_metric import Detections
+from sightline.dense.evaluation import prepare
+from sightline.dense.model import DenseModel, load_dense
+from sightline.files import atomic
+from sightline.spec import Displayable
+
+READABLE = 256  # pixels of the shorter side, at least
+OPAQUE = 0.5  # of a mask over its image
+GOLDEN = 0.618034  # turns of hue from one color to the next, so that neighbors differ
+SURE = 0.5  # score from which objects are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensePrediction(Displayable):
+    """What a dense model sees in one image: a class per pixel, or objects.
+
+    >>> import numpy as np
+    >>> p = sl.dense.DensePrediction(image="a.png", pixels=np.zeros((2, 2, 3), np.uint8), names=("background", "cat"),
+    ...                              segments=np.array([[0, 1], [1, 1]]))
+    >>> p.shares()
+    {'background': 0.25, 'cat': 0.75}
+    """
+
+    image: str
+    pixels: NDArray[np.uint8]  # (h, w, 3)
+    names: tuple[str, ...]
+    segments: NDArray[np.int64] | None = None  # (h, w), class of every pixel
+    objects: Detections | None = None  # the most confident first
+
+    def shares(self) -> dict[str, float]:
+        """The share of the pixels of each class that occurs."""
+        if self.segments is None:
+            raise ValueError("Objects were detected, not pixels classified: see .objects.")
+        counts = np.bincount(self.segments.ravel(), minlength=len(self.names)) / self.segments.size
+        return {name: float(share) for name, share in zip(self.names, counts) if share}
+
+
+def predict_dense(
+    model: DenseModel | str | PathLike[str],
+    images: str | PathLike[str] | Iterable[str | PathLike[str]],
+    *,
+    score: float = SURE,
+    batch: int = 16,
+) -> list[DensePrediction]:
+    """Segment or detect on image files, a folder or a pattern; objects with a score below `score` are left out.
+
+    >>> import tempfile; from PIL import Image
+    >>> folder = tempfile.mkdtemp()
+    >>> Image.new("RGB", (40, 30), "red").save(f"{folder}/red.png")
+    >>> model = sl.build("vit-nano4", classes=0)
+    >>> config = sl.dense.DenseConfig(task="segment", kind="linear", classes=("cat",))
+    >>> dense = sl.dense.DenseModel(model, sl.dense.build_head(model, config), config)
+    >>> sl.dense.predict_dense(dense, folder)[0].segments.shape
+    (30, 40)
+    """
+    if not 0 <= score <= 1:
+        raise ValueError(f"score={score}: expected a number from 0 to 1.")
+    dense = (model if isinstance(model, DenseModel) else load_dense(model)).eval()
+    files = image_files(images) if isinstance(images, str | PathLike) else [f for i in images for f in image_files(i)]
+    if not files:
+        raise ValueError("There are no images to predict: give files, a folder or a pattern.")
+    out: list[DensePrediction] = []
+    for start in range(0, len(files), batch):
+        names = files[start : start + batch]
+        pixels = [np.asarray(open_image(f)) for f in names]
+        out += _predict(dense, [printable(n) for n in names], pixels, score)
+    return out
+
+
+def _predict(
+    dense: DenseModel, names: Sequence[str], pixels: list[NDArray[np.uint8]], score: float
+) -> list[DensePrediction]:
+    batch = prepare(pixels, dense).to(next(dense.parameters()).device)
+    sizes = [(p.shape[0], p.shape[1]) for p in pixels]
+    known = dense.config.names
+    if dense.config.task == "segment":
+        maps = dense.segment(batch, sizes)
+        return [DensePrediction(image=n, pixels=p, names=known, segments=s) for n, p, s in zip(names, pixels, maps)]
+    found = [sure_objects(d, score) for d in dense.detect(batch, sizes)]
+    return [DensePrediction(image=n, pixels=p, names=known, objects=d) for n, p, d in zip(names, pixels, found)]
+
+
+def sure_objects(found: Detections, score: float) -> Detections:
+    """The detections from a score on."""
+    kept = found.scores >= score
+    return Detections(classes=found.classes[kept], scores=found.scores[kept], masks=found.masks[kept])
+
+
+def draw_dense(prediction: DensePrediction) -> Image.Image:
+    """The image with masks in color; of objects also boxes, names and scores. Small images are enlarged, so that names
+    can be read.
+
+    >>> import numpy as np
+    >>> p = sl.dense.DensePrediction(image="a.png", pixels=np.zeros((96, 64, 3), np.uint8),
+    ...                              names=("background", "cat"), segments=np.ones((96, 64), int))
+    >>> sl.dense.draw_dense(p).size
+    (256, 384)
+    """
+    times = math.ceil(READABLE / min(prediction.pixels.shape[:2]))
+    pixels = prediction.pixels.astype(np.float32)
+    if prediction.objects is None:
+        assert prediction.segments is not None
+        for number in np.unique(prediction.segments).tolist():
+            if number:  # the background stays as it is
+                _blend(pixels, prediction.segments == number, color(number))
+        return _enlarged(pixels, times)
+    for i, mask in enumerate(prediction.objects.masks):
+        _blend(pixels, mask, color(i + 1))
+    image = _enlarged(pixels, times)
+    _draw_boxes(image, prediction.objects, prediction.names, times)
+    return image
+
+
+def _enlarged(pixels: NDArray[np.float32], times: int) -> Image.Image:
+    return Image.fromarray(pixels.round().astype(np.uint8).repeat(times, 0).repeat(times, 1))
+
+
+def _blend(pixels: NDArray[np.float32], mask: NDArray[np.bool_], tint: tuple[int, int, int]) -> None:
+    pixels[mask] = (1 - OPAQUE) * pixels[mask] + OPAQUE * np.array(tint, np.float32)
+
+
+def _draw_boxes(image: Image.Image, found: Detections, names: tuple[str, ...], times: int) -> None:
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(size=max(10, min(image.size) // 25))
+    for i, (box, number, score) in enumerate(zip(found.boxes.tolist(), found.classes.tolist(), found.scores.tolist())):
+        left, upper, right, lower = (times * v for v in box)
+        draw.rectangle((left, upper, right - 1, lower - 1), outline=color(i + 1), width=max(1, min(image.size) // 200))
+        text = f"{names[number - 1]} {score:.2f}"
+        x, _, far, low = draw.textbbox((0, 0), text, font=font)
+        above = max(0, upper - low - 1)  # the name stands on its box, or inside where there is no room
+        draw.rectangle((left, above, left + far - x + 1, above + low + 1), fill=color(i + 1))
+        draw.text((left, above), text, fill="white", font=font)
+
+
+def color(number: int) -> tuple[int, int, int]:
+    """A color of its own for each number."""
+    red, green, blue = colorsys.hsv_to_rgb(number * GOLDEN % 1, 0.85, 0.8 if number % 2 else 0.6)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def write_drawings(predictions: Sequence[DensePrediction], folder: str | PathLike[str]) -> list[Path]:
+    """Write each drawing as a PNG of the image's name into a folder, and return the files.
+
+    >>> import tempfile, numpy as np
+    >>> p = sl.dense.DensePrediction(image="a.jpg", pixels=np.zeros((9, 7, 3), np.uint8), names=("background", "cat"),
+    ...                              segments=np.ones((9, 7), int))
+    >>> [path.name for path in sl.dense.write_drawings([p], tempfile.mkdtemp())]
+    ['a.png']
+    """
+    home = Path(os.fspath(folder))
+    if home.exists() and not home.is_dir():
+        raise ValueError(f"{printable(home)} is a file: give a folder for the drawings.")
+    paths: list[Path] = []
+    for one in predictions:
+        stem = Path(one.image).stem
+        same = sum(p.stem.partition("~")[0] == stem for p in paths)  # two images of one name in different folders
+        path = home / (f"{stem}~{same + 1}.png" if same else f"{stem}.png")
+        with atomic(path) as partial:
+            draw_dense(one).save(partial, format="PNG")
+        paths.append(path)
+    return paths
