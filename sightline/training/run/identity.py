@@ -29,7 +29,7 @@ MAY_CHANGE = (
 
 
 # fields that later versions added, and what they stand for in a record without them
-ADDED = {"qk_norm": False, "unit": "bottleneck", "stem": "7x7/2+pool", "trivial": False}
+ADDED = {"qk_norm": False, "unit": "bottleneck", "stem": "7x7/2+pool", "trivial": False, "layout": "plain"}
 
 
 def find_difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> str:
