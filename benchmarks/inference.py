@@ -1,9 +1,13 @@
 """Inference against other engines: `python -m benchmarks.inference [rounds] [MODEL ...]`, ten minutes or more.
 
 The same weights in Sightline, ONNX Runtime and OpenVINO (float32, as many threads as torch takes), batches of 1 and
-16, in turns within one run. Logits are compared first: a fast engine that computes something else does not count.
+16, in turns within one run; with OMP_NUM_THREADS=1 in processor time, which a busy machine hardly changes. Logits are
+compared first: a fast engine that computes something else does not count. Results of other models are kept.
 """
 
+import importlib.metadata
+import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import sightline as sl
-from benchmarks.race import race, report, save
+from benchmarks.race import RESULTS, race, report, save
 
 MODELS, BATCHES = ("vit-s16", "bit-r50x1"), (1, 16)
 CLOSE = 1e-2  # of the largest logit; ONNX Runtime's bit-r50x1 was off by 2.5e-3, OpenVINO's by 6e-6
@@ -69,13 +73,19 @@ def measure(name: str, batch: int, rounds: int) -> dict[str, dict]:
 
 
 def main(rounds: int = 9, models: tuple[str, ...] = MODELS) -> None:
-    found = {}
+    file = RESULTS / "inference.json"
+    found = json.loads(file.read_text())["models"] if file.exists() else {}
     for name in models:
         for batch in BATCHES:
-            title = f"{name}, batch {batch}"
-            found[title] = measure(name, batch, rounds)
-            report(title, found[title])
-    save("inference", {"threads": torch.get_num_threads(), "rounds": rounds, "models": found})
+            title, threads = f"{name}, batch {batch}", torch.get_num_threads()
+            rows = measure(name, batch, rounds)
+            report(title, rows)
+            found[title] = {"threads": threads, "rounds": rounds, "load": os.getloadavg()[0], "engines": rows}
+            save("inference", {"versions": versions(), "models": found})
+
+
+def versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("torch", "onnxruntime", "openvino")}
 
 
 if __name__ == "__main__":

@@ -170,6 +170,9 @@ def run_training(
     if (kind := how.get("data_is")) is not None:
         r = sl.training.transfer(*kind.split("-"), recipe=r, model=m)
     evals = few_shot_evaluators(split, r) if how["few"] else ()
+    if not how["smoke"]:
+        remove_rehearsal(how["out"])
+        r = choose_execution(m, r, images=len(split.train), out=how["out"], settings=settings)
     given = {"val": split.val, "evals": evals, "workers": how["workers"], "parallel": how["parallel"]}
     with sl.training.run_threads(how["out"], how["threads"]) as threads:
         if is_first_process():
@@ -179,8 +182,16 @@ def run_training(
         elif how["smoke"]:
             show_run(sl.training.smoke_run(m, split.train, r, out=how["out"], **given).run, None, how["as_json"])
         else:
-            remove_rehearsal(how["out"])
             show_run(sl.fit(m, split.train, r, out=how["out"], **given), split.test, how["as_json"])
+
+
+def choose_execution(model: Any, recipe: Any, *, images: int, out: str, settings: Sequence[str]) -> Any:
+    """The recipe with what pays for a run of its length, unless the user set it; says so."""
+    asked = {setting.partition("=")[0].strip() for setting in settings}
+    recipe, why = sl.training.select_execution(model, recipe, images=images, folder=out, asked=asked)
+    if is_first_process():
+        click.echo(why, err=True)
+    return recipe
 
 
 def remove_rehearsal(out: str) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.models import checks, convolutions
-from sightline.models.convolutions import NormReLU, StdConv, stages
+from sightline.models.convolutions import NormReLU, StdConv, add_branch, pool_max, stages
 from sightline.models.taps import Tap
 from sightline.spec import Displayable, Features, ImageSpec
 
@@ -97,7 +97,7 @@ class Unit(nn.Module):
         y = self.norm1(x)
         skip = self.skip(x if self.shortcut is None else self.shortcut(y))
         y = self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(y)))))
-        return self.sum(skip + self.branch(y))
+        return self.sum(add_branch(skip, self.branch(y), self.branch, self.conv3))
 
 
 class BasicUnit(nn.Module):
@@ -116,7 +116,8 @@ class BasicUnit(nn.Module):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
         y = self.norm1(x)
         skip = self.skip(x if self.shortcut is None else self.shortcut(y))
-        return self.sum(skip + self.branch(self.conv2(self.norm2(self.conv1(y)))))
+        y = self.conv2(self.norm2(self.conv1(y)))
+        return self.sum(add_branch(skip, self.branch(y), self.branch, self.conv2))
 
 
 class Root(nn.Module):
@@ -132,7 +133,7 @@ class Root(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
         x = self.conv(x)
-        return F.max_pool2d(F.pad(x, (1, 1, 1, 1), value=self.padding), 3, stride=2) if self.pooled else x
+        return pool_max(F.pad(x, (1, 1, 1, 1), value=self.padding)) if self.pooled else x
 
 
 class BiT(nn.Module, Displayable):

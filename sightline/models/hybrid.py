@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.models import checks, convolutions
-from sightline.models.convolutions import NormReLU, StdConv, pad_same, stages
+from sightline.models.convolutions import NormReLU, StdConv, add_branch, pad_same, pool_max, stages
 from sightline.models.taps import Tap
 from sightline.models.vit import ViT, ViTConfig
 from sightline.spec import ImageSpec
@@ -119,7 +119,7 @@ class Unit(nn.Module):
         skip = self.skip(x if self.shortcut is None else self.shortcut_norm(self.shortcut(x)))  # type: ignore[misc]
         y = self.norm2(self.conv2(self.norm1(self.conv1(x))))
         y = self.branch(self.norm3(self.conv3(y)))
-        return F.relu(self.sum(skip + y))
+        return F.relu(self.sum(add_branch(skip, y, self.branch, self.norm3, self.norm3.norm)))
 
 
 def conv(c: HybridConfig, channels: int, out: int, kernel: int, stride: int = 1) -> StdConv:
@@ -141,10 +141,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c y x"], recompute: bool = False) -> Float[Tensor, "b d i j"]:
         x = self.root_norm(self.root(x))
-        if self.pooled:
-            x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, stride=2)
-        else:
-            x = self.second_norm(self.second(x))
+        x = pool_max(pad_same(x, 3, 2, value=float("-inf"))) if self.pooled else self.second_norm(self.second(x))
         for stage in self.stages:
             x = stage(x, recompute)
         return x

@@ -12,6 +12,7 @@ from .optimization.layers import layer_scales as layer_scales
 from .optimization.layers import transfer as transfer
 from .optimization.schedule import learning_rate as learning_rate
 from .parallel import find_device as find_device
+from .preflight.execution import select_execution as select_execution
 from .preflight.threads import run_threads as run_threads
 from .recipe import Recipe as Recipe
 from .recipes.hyperrule import bit_hyperrule as bit_hyperrule

@@ -91,7 +91,8 @@ class Recipe:
     # execution
     precision: Literal["float32", "bfloat16"] = "float32"
     checkpointing: bool = False
-    compile: bool = False
+    compile: bool = False  # torch.compile; the command line chooses it where it pays (sl.training.select_execution)
+    layout: Literal["plain", "channels-last"] = "plain"  # of images and feature maps in memory
     patience: int | None = None  # evaluations without improvement before training stops
     repeat: bool = False  # allow a batch larger than the training data: it then contains images several times
     tensorboard: bool = False  # the same as track="tensorboard", and possible beside another tracker

@@ -75,7 +75,7 @@ class TrainState:
         self.params = parameters_by_name(self.objective)
         self.trainable = [p for group in self.optimizer.param_groups for p in group["params"]]
         if self.recipe.compile and not self.processes.sharded:
-            self.model.compile()
+            self.model.compile(dynamic=False)  # code for each size: a run that resumes compiles the same
         self.wrapped = parallel.wrap_ddp(self.objective, self.processes)
 
     def train_step(
@@ -112,6 +112,8 @@ class TrainState:
 
     def backward(self, images: Tensor, labels: Tensor, *, step: int) -> Tensor:
         """Gradients of the mean loss, in passes of `micro` images."""
+        if self.recipe.layout == "channels-last":
+            images = images.contiguous(memory_format=torch.channels_last)
         share = len(images)
         micro = self.recipe.micro or share
         total = torch.zeros((), device=self.device)
@@ -191,8 +193,10 @@ class TrainState:
         """The model to evaluate and save: in evaluation mode, with the averaged weights if there are any."""
         training = self.objective.training
         self.objective.eval()
+        # compiling again for every batch size of an evaluation would cost more than it gains
+        plain: Any = torch.compiler.set_stance("force_eager") if self.recipe.compile else nullcontext()
         try:
-            with self.average.swap_into(self.params) if self.average else nullcontext():
+            with plain, self.average.swap_into(self.params) if self.average else nullcontext():
                 yield self.model
         finally:
             parallel.reshard(self.objective)

@@ -1,7 +1,6 @@
 """Refuses a run that cannot work, before anything is written."""
 
 import math
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,13 @@ import numpy as np
 
 from sightline.data.datasets import Dataset
 from sightline.data.targets.view import check_augment, with_targets
+from sightline.models.bit import BiT
 from sightline.models.checks import pair
 from sightline.models.construct import Model, change
 from sightline.models.mixer import refuse_other_grid
 from sightline.spec import ImageSpec
 from sightline.training.parallel import ProcessGroup
+from sightline.training.preflight.execution import find_compiler
 from sightline.training.preflight.overlap import count_overlap
 from sightline.training.preflight.plan import Plan, make_plan
 from sightline.training.recipe import Recipe
@@ -56,6 +57,10 @@ def check_run(
     check_normalization(model)
     for name in recipe.trackers:
         check_tracker(name)
+    if recipe.layout == "channels-last" and not isinstance(model, BiT):
+        raise ValueError(
+            f"layout=channels-last is for convolutions; a {type(model).__name__} has tokens: --set layout=plain."
+        )
     if recipe.compile and next(model.parameters()).device.type == "cpu":
         check_compiler()
     for _, size in recipe.sizes:
@@ -207,8 +212,8 @@ def check_normalization(model: Model) -> None:
 
 def check_compiler() -> None:
     """torch.compile writes C++ for a CPU, which something has to compile."""
-    names = (os.environ["CXX"],) if "CXX" in os.environ else ("g++", "clang++", "c++", "cl")
-    if not any(map(shutil.which, names)):
+    found, names = find_compiler()
+    if found is None:
         raise ValueError(
             f"compile=true needs a C++ compiler, and {' or '.join(names)} is not here: install g++, or "
             "--set compile=false."

@@ -73,6 +73,8 @@ def measure_speed(state: TrainState, train: Dataset, plan: Plan, *, workers: int
     images, labels = next(iter(batches))
     loading, part = time.perf_counter() - start, slice(plan.micro)
     with preserve_state(state):
+        if recipe.compile:
+            _time_pass(state, images[part], labels[part])  # compiles
         compute = _time_pass(state, images[part], labels[part])
         if processes.any(compute < 1):  # the first pass also fills caches; a long one need not be repeated
             compute = _time_pass(state, images[part], labels[part])

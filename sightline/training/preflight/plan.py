@@ -28,6 +28,8 @@ class Plan:
     parameters: int = 0
     trainable: int = 0
     groups: tuple[dict[str, Any], ...] = ()
+    compiled: bool = False
+    layout: str = "plain"
     state_bytes: int = 0
     activation_bytes: int = 0  # of one pass, upper bound
     memory_bytes: int = 0  # of a whole step, upper bound
@@ -59,6 +61,11 @@ class Plan:
             f"steps; {self.passes} pass{'es' if self.passes > 1 else ''} per step"
         )
         yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
+        if self.compiled or self.layout != "plain":
+            yield ", ".join(
+                ["steps compiled (torch.compile)"] * self.compiled
+                + ["channels last in memory"] * (self.layout != "plain")
+            )
         for g in self.groups:
             count = f"{g['tensors']} tensors, {g['parameters']:,} parameters"
             muon = ", orthogonalized (Muon)" if g.get("orthogonal") else ""
@@ -99,6 +106,8 @@ def make_plan(recipe: Recipe, images: int, processes: ProcessGroup) -> Plan:
         stages=tuple((round(s * steps), size) for s, size in recipe.sizes),
         eval_every=recipe.eval_every or tenth,
         save_every=recipe.save_every or tenth,
+        compiled=recipe.compile,
+        layout=recipe.layout,
     )
     return plan.with_micro(recipe.micro, processes)
 

@@ -41,6 +41,7 @@ ADDED = {
     "head": None,
     "queries": 50,
     "mask_stride": 4,
+    "layout": "plain",
 }
 
 

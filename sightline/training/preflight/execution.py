@@ -1,0 +1,110 @@
+"""How the steps of a run are executed: compiled or not, and in which memory layout, by what pays for its length."""
+
+import os
+import shutil
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sightline.models.bit import BiT
+from sightline.models.construct import Model, change
+from sightline.models.costs import cost
+from sightline.models.vit import ViT
+from sightline.training.recipe import Recipe
+from sightline.training.run.folder import Run
+
+# Measured on one core (docs/log.md): the least gain of each family, what compiling one image size takes, and how fast a
+# core trains small models.
+GAIN: dict[type, float] = {ViT: 1.1, BiT: 1.15}
+COMPILE_SECONDS = 60
+OPERATIONS_PER_SECOND = 40e9
+MARGIN = 2  # compiling must save this many times what it takes
+
+
+def select_execution(
+    model: Model, recipe: Recipe, *, images: int, folder: str | Path, asked: Collection[str] = ()
+) -> tuple[Recipe, str]:
+    """The recipe with `compile` and `layout` chosen, and a sentence that says why; fields in `asked` stay.
+
+    A run that has begun keeps what it began with: both decide the last bits of sums. `images` is the number of training
+    images. The choice does not depend on what else the machine does, so the same command makes the same run.
+
+    >>> import tempfile
+    >>> model, recipe = sl.build("vit-nano4", classes=10), sl.Recipe(lr=1e-3, batch=64, steps=100)
+    >>> sl.training.select_execution(model, recipe, images=1000, folder=tempfile.mkdtemp())[1]
+    'not compiled: 0.26 core-minutes are too short for it'
+    """
+    there = _recorded(Run(folder))
+    if there is not None:
+        kept = {k: there.get(k, getattr(recipe, k)) for k in ("compile", "layout") if k not in asked}
+        return replace(recipe, **kept), f"{_describe(kept.get('compile', recipe.compile))}, as the run began"
+    compiled, why = _compile_pays(model, recipe, images)
+    if "compile" in asked:
+        compiled, why = recipe.compile, "as asked for"
+    recipe = replace(recipe, compile=compiled)
+    if "layout" not in asked and not compiled and _last_channels_pay(model):
+        recipe = replace(recipe, layout="channels-last")
+        why += "; channels last, which suits a stem that keeps the resolution"
+    return recipe, f"{_describe(compiled)}: {why}"
+
+
+def find_compiler() -> tuple[str | None, tuple[str, ...]]:
+    """The C++ compiler that torch.compile would call on a CPU, or None; and the names that were looked for."""
+    names = (os.environ["CXX"],) if "CXX" in os.environ else ("g++", "clang++", "c++", "cl")
+    return next((found for found in map(shutil.which, names) if found), None), names
+
+
+def core_seconds(model: Model, recipe: Recipe, images: int) -> float:
+    """Roughly what the training takes on one core, from its multiply-accumulates."""
+    steps = recipe.total_steps(images)
+    sizes = recipe.sizes or ((0, recipe.size),)
+    until = [*(share for share, _ in sizes[1:]), 1.0]
+    macs = sum(
+        (end - begin) * cost(change(model.config, **({"size": size} if size else {}))).macs
+        for (begin, size), end in zip(sizes, until)
+    )
+    return float(steps * recipe.batch * 6 * macs / OPERATIONS_PER_SECOND)
+
+
+def _compile_pays(model: Model, recipe: Recipe, images: int) -> tuple[bool, str]:
+    """Whether compiling saves more than it takes, and why or why not."""
+    gain, alone = GAIN.get(type(model), 1.0), int(os.environ.get("WORLD_SIZE", 1)) == 1
+    if gain == 1 or recipe.task != "classify" or not alone or next(model.parameters()).device.type != "cpu":
+        return False, "it was not measured for this kind of run"
+    seconds = core_seconds(model, recipe, images)
+    minutes = f"{seconds / 60:.2g} core-minutes"
+    if seconds * (1 - 1 / gain) < MARGIN * COMPILE_SECONDS * max(1, len(recipe.sizes)):
+        return False, f"{minutes} are too short for it"
+    if find_compiler()[0] is None:
+        return False, f"it would pay for {minutes}, and there is no C++ compiler"
+    if not _compiler_works():
+        return False, f"it would pay for {minutes}, and torch.compile does not work here"
+    return True, f"it pays for {minutes} (--set compile=false for the plain code)"
+
+
+def _compiler_works() -> bool:
+    """Whether torch can compile anything here: a compiler alone is not enough, it needs Python's headers, too."""
+    try:
+        torch.compile(torch.sin)(torch.zeros(8))
+    except Exception:  # of any kind: a run must not fail by a choice that was made for it
+        return False
+    finally:
+        torch.compiler.reset()
+    return True
+
+
+def _last_channels_pay(model: Model) -> bool:
+    """Measured: larger maps than those of bit-nano and bit-basic, whose stems halve the resolution."""
+    return isinstance(model, BiT) and model.config.stem == "3x3/1" and next(model.parameters()).device.type == "cpu"
+
+
+def _recorded(run: Run) -> dict[str, Any] | None:
+    """The recipe of a run that has begun."""
+    return run.about["identity"]["recipe"] if (run.path / "run.json").exists() else None
+
+
+def _describe(compiled: Any) -> str:
+    return "compiled" if compiled else "not compiled"
