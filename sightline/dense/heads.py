@@ -12,8 +12,7 @@ from sightline.dense.config import DenseConfig
 from sightline.dense.maps import check_queries, first_tokens, last_map, layer_maps, map_stride, run_block
 from sightline.models import checks
 from sightline.models.construct import Model
-from sightline.models.initialize import xavier_uniform_
-from sightline.models.layers import Attention, Mlp
+from sightline.models.layers import Attention, Mlp, xavier_uniform_
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 

@@ -9,7 +9,7 @@ from torch.distributed.nn.functional import all_reduce
 
 from sightline.data.draws import Draws, generator
 from sightline.models.construct import Model
-from sightline.models.initialize import xavier_uniform_
+from sightline.models.layers import xavier_uniform_
 
 DIRECTIONS = 256  # drawn anew in every step
 KNOTS, REACH = 17, 3.0  # of the integral over t, from -3 to 3 (the paper's choice)
