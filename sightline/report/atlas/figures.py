@@ -231,7 +231,7 @@ def without_skips(d: Drawn) -> list[Panel]:
             continue
         panels.append(
             (
-                "intact" if at == skips.INTACT else f"without the skips of block {at + 1}",
+                "intact" if at == skips.INTACT else f"without the skips of block {int(at) + 1}",
                 heat(table, Axes(x=BLOCK, y=BLOCK)),
             )
         )
