@@ -14,7 +14,7 @@ from sightline.data.images import EncodedImage, decode, read_bytes, read_header
 from sightline.data.source import dataset
 
 SAMPLES = Path(__file__).with_name("samples")
-SCENES = 12
+SCENES = 6
 SCENE_SIDE = 224  # pixels
 MEGAPIXELS = 50
 MEGABYTES = 20
@@ -38,7 +38,7 @@ class Gallery:
     offered: list[Offered] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.offered = [*self.files(), *(Offered(f"scene {i}", scene=i) for i in range(SCENES))]
+        self.offered = [*self.files(), *(Offered(f"scene {i + 1}", scene=i) for i in range(SCENES))]
 
     def files(self) -> list[Offered]:
         if not self.folder:

@@ -191,7 +191,7 @@ def test_only_images_inside_the_folder_are_offered(tmp_path, photograph):
     gallery = Gallery(str(inside))
     assert [o.name for o in gallery.offered if o.path] == ["own.png"]
     assert gallery.open(0)[1].size == photograph.size
-    assert gallery.open(1)[0] == "scene 0"
+    assert gallery.open(1)[0] == "scene 1"
     (inside / "own.png").unlink()
     (inside / "own.png").symlink_to(outside)  # after the list was made
     with pytest.raises(ValueError, match="no longer"):
