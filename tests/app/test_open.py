@@ -412,12 +412,13 @@ def test_a_mixer_has_fields_and_switches_but_no_attention(photograph):
     assert (about["kind"], about["blocks"], about["heads"], about["sizes"]) == ("mixer", 2, 0, [32])
     session = Session([network], Gallery())
     list(session.upload(png(photograph)))
-    frames = dict((h["do"], h) for h, _ in ask(session, "change", model=0, off=["mixing 1"]))
+    frames = {h["do"]: h for h, _ in ask(session, "change", model=0, off=["mixing 1"])}
     with sl.observe.switch_off(network.own.model, "mixing 1"):
         wanted = sl.predict(network.own.model, photograph)[0]
     np.testing.assert_allclose([row[2] for row in frames["answer"]["top"]], wanted.probabilities, atol=1e-5)
-    header, field = ask(session, "map", model=0, view="field", depth=2, x=0.3, y=0.6)[0]
+    header, found = ask(session, "map", model=0, view="field", depth=2, x=0.3, y=0.6)[0]
     assert header["depth"] == 2
+    assert found["map"].any()
 
 
 def test_opening_says_what_is_wrong(tmp_path):
