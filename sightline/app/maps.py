@@ -82,7 +82,7 @@ def field(p: Pass, depth: int, spot: Spot) -> ReceptiveField:
     if p.gone:
         raise ValueError("A receptive field is one of the whole image: put the patches back first.")
     # the first place of a ViT is its input, whose field is the patch itself: the first block's is shown
-    layer = places(s)[depth].name if p.attention is None else s.block_outputs[max(0, depth - 1)].path
+    layer = s.block_outputs[max(0, depth - 1)].path if s.encoder_blocks else places(s)[depth].name
     grid = p.grid(depth)
     row, column = divmod(cell_at(grid, spot), grid[1])
     with switch_off(s, *p.off):

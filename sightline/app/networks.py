@@ -88,7 +88,7 @@ class Network:
         s = self.own
         return {
             "name": self.name,
-            "kind": "vit" if s.attention_blocks else "cnn",
+            "kind": "vit" if s.attention_blocks else "mixer" if s.encoder_blocks else "cnn",
             "heads": int(getattr(getattr(s.model, "encoder_config", s.model.config), "heads", 0) or 0),
             "blocks": len(s.encoder_blocks) or len(s.block_outputs),
             "prefix": token_names(s) if s.attention_blocks else [],

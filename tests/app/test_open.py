@@ -418,6 +418,21 @@ def test_a_model_of_another_library_is_resized_and_one_without_classes_is_shown(
     assert "predict" not in ask(session, "python")[0][0]["text"]
 
 
+def test_a_mixer_has_fields_and_switches_but_no_attention(photograph):
+    (network,) = open_networks([peers.fill(sl.build("mixer-nano4", classes=10, depth=2), std=0.2)])
+    about = network.about()
+    assert (about["kind"], about["blocks"], about["heads"], about["sizes"]) == ("mixer", 2, 0, [32])
+    session = Session([network], Gallery())
+    list(session.upload(png(photograph)))
+    frames = {h["do"]: h for h, _ in ask(session, "change", model=0, off=["mixing 1"])}
+    with sl.observe.switch_off(network.own.model, "mixing 1"):
+        wanted = sl.predict(network.own.model, photograph)[0]
+    np.testing.assert_allclose([row[2] for row in frames["answer"]["top"]], wanted.probabilities, atol=1e-5)
+    header, found = ask(session, "map", model=0, view="field", depth=2, x=0.3, y=0.6)[0]
+    assert header["depth"] == 2
+    assert found["map"].any()
+
+
 def test_opening_says_what_is_wrong(tmp_path):
     vit = sl.build("vit-nano4", classes=3)
     with pytest.raises(ValueError, match="one model or two"):

@@ -106,6 +106,19 @@ def test_it_resizes_saves_and_says_what_cannot_be(tmp_path):
     assert "attention" not in repr(model.config)  # fingerprints of earlier models stay
 
 
+def test_it_learns():
+    model, x, y = build(), torch.randn(8, 3, 16, 16), torch.arange(8) % 5
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(15):
+        losses.append(F.cross_entropy(model.train()(x), y))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] / 2
+    assert all(p.grad is not None and p.grad.any() for p in model.blocks[0].attn.parameters())
+
+
 def test_attention_analyses_read_both_directions():
     data = sl.dataset("scenes/shape", num=4, size=16)
     far = sl.attention_distance(build(), data)

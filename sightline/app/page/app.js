@@ -206,7 +206,7 @@
     const touched = app.panels.some((p) => p.off.size) || app.edits.length;
     if (touched) app.reset();
     app.set({ ...shared, mode: "look" });
-    if (skip) for (const panel of app.panels) if (panel.about.kind === "vit") panel.toggle(`skip ${Math.floor(panel.about.blocks / 2)}`);
+    if (skip) for (const panel of app.panels) if (panel.about.kind !== "cnn") panel.toggle(`skip ${Math.floor(panel.about.blocks / 2)}`);
     if (app.panels.length && !app.panels[0].passes.plain) by("picker").firstChild?.click();
   }
   by("tour").addEventListener("click", () => go(app.step ? 0 : 1));

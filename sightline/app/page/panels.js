@@ -64,7 +64,7 @@ const panels = (() => {
     outside(x, y, which = "plain") { const v = this.passes[which].view; return [v[0] + x * v[2], v[1] + y * v[3]]; }
     // which place of the stream a share of the depth is, and which block's attention leads there
     level(which = "plain") { return Math.round(this.app.state.depth * (this.passes[which].places.length - 1)); }
-    block(which = "plain") { return this.about.kind === "vit" ? Math.max(0, this.level(which) - 1) : this.level(which); }
+    block(which = "plain") { return this.about.kind === "cnn" ? this.level(which) : Math.max(0, this.level(which) - 1); }
     // what is shown here: a CNN has no attention to show
     view() {
       const view = this.app.state.view;
@@ -296,7 +296,8 @@ const panels = (() => {
     }
     // the switches of the block at this depth
     buttons() {
-      const block = this.block(), kinds = this.about.kind === "vit" ? [["attention", "attention"], ["mlp", "MLP"], ["skip", "skips"], ["block", "whole block"]] : this.about.blocks ? [["block", "convolutions"]] : [];
+      const block = this.block(), both = [["skip", "skips"], ["block", "whole block"]];
+      const kinds = this.about.kind === "vit" ? [["attention", "attention"], ["mlp", "MLP"], ...both] : this.about.kind === "mixer" ? [["mixing", "token mixing"], ["mlp", "channel mixing"], ...both] : this.about.blocks ? [["block", "convolutions"]] : [];
       const rows = kinds.map(([kind, label]) => [`${kind} ${block}`, label]);
       const head = this.app.state.head;
       if (this.about.kind === "vit" && head >= 0 && head < this.about.heads) rows.unshift([`head ${block}.${head}`, `head ${head + 1}`]);

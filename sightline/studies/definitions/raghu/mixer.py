@@ -32,7 +32,7 @@ STUDY = Study(
     source="Raghu et al., appendix H",
     axes={"other": ("ViT", "BiT", "Mixer")},
     fixed={
-        "models": "mixer-nano4, of as many operations as vit-nano4 within 6 %; ViT and BiT of the study data",
+        "models": "mixer-nano4, with 6 % more operations than vit-nano4; ViT and BiT of the study data",
         "images": "trained on all of CIFAR-10 at 24 px; CKA on 1,024 test images, at equal relative depth",
         "steps": "1,500 of 64",
     },
