@@ -37,6 +37,8 @@ from .probing.probes import KNNProbe as KNNProbe
 from .probing.probes import LinearProbe as LinearProbe
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
+from .shift.robustness import CorruptionAccuracy as CorruptionAccuracy
+from .shift.robustness import evaluate_corruptions as evaluate_corruptions
 from .shift.test_sets import TestSets as TestSets
 from .shift.test_sets import evaluate_sets as evaluate_sets
 from .vtab_protocol import Vtab as Vtab

@@ -184,6 +184,16 @@ def of_reid(name: str, c: dict, true: int) -> dict[str, Any]:
     return {"whole": 0.05 + 0.1 * true, "patches": 0.05 + 0.2 * true, "true patches": 0.3, **chance}
 
 
+def of_robustness(name: str, c: dict, true: int) -> dict[str, Any]:
+    vit, much = c["family"] == "ViT", c["images"] == data.MUCH
+    if name == "corruptions":
+        kept = 0.5 + 0.2 * true * vit
+        falls = [kept + 0.2 * true, kept, kept - 0.2 * true]
+        numbers = {"clean": 0.5, "corrupted": 0.1 + 0.4 * kept, "kept": kept}
+        return {**numbers, "severities": [1, 3, 5], "by severity": falls, "by kind": {}}
+    return {"accuracy": 0.4 + true * much * (0.2 if vit else 0.1), "loss": 1.0}
+
+
 WORLDS = {
     "data": (of_data, "as the papers say", "every model alike, whatever the data"),
     "positions": (of_positions, "positions matter, their kind does not", "all tables and accuracies alike"),
@@ -200,6 +210,7 @@ WORLDS = {
     "encoder": (of_encoder, "post-norm learns at fewer rates", "both places of the norm alike"),
     "optimizer": (of_optimizer, "Adam transfers better", "both optimizers alike"),
     "imbalance": (of_imbalance, "rare classes change and lose", "all classes alike"),
+    "robustness": (of_robustness, "the ViT keeps more, and gains more from data", "all families alike"),
     "reid": (of_reid, "patches find more than whole images", "everything as by chance"),
 }
 

@@ -3,7 +3,7 @@
 import difflib
 
 from sightline.studies.definitions.bit import decay, norms, shots
-from sightline.studies.definitions.later import imbalance, reid
+from sightline.studies.definitions.later import imbalance, reid, robustness
 from sightline.studies.definitions.raghu import seeing, skips, tuning
 from sightline.studies.definitions.vit import (
     compute,
@@ -39,6 +39,7 @@ STUDIES: dict[str, Study] = {
         optimizer.STUDY,
         imbalance.STUDY,
         reid.STUDY,
+        robustness.STUDY,
     )
 }
 
