@@ -101,6 +101,9 @@ def fewshot(
 @click.option("--second-split", help="Split of the other test sets.")
 @click.option("--class-map", type=click.Path(exists=True, dir_okay=False),
               help="JSON: folder names of the one --second to ids or numbers of ImageNet's classes.")  # fmt: skip
+@click.option("--corruptions", type=Words(),
+              help="Corrupt the images: all, or kinds separated by commas; accuracy by kind and severity.")  # fmt: skip
+@click.option("--severities", type=Numbers(), default="1,2,3,4,5", show_default=True, help="Of --corruptions.")
 @click.option("--real", type=click.Path(exists=True, dir_okay=False), help="ReaL labels (real.json) of ImageNet's val.")
 @click.option("--per-class", is_flag=True, help="Print the accuracy of every class.")
 @click.option("--confused", type=int, default=0, help="Print this many of the most frequent mistakes.")
@@ -119,6 +122,8 @@ def eval_(
     second: tuple[str, ...],
     second_split: str | None,
     class_map: str | None,
+    corruptions: tuple[str, ...],
+    severities: tuple[Any, ...],
     real: str | None,
     per_class: bool,
     confused: int,
@@ -149,6 +154,9 @@ def eval_(
         sets = dict(zip(names, (test, *others)))
         maps = {names[1]: sl.data.read_class_map(class_map)} if class_map else None
         result = sl.evals.evaluate_sets(trained, sets, maps=maps, **batches)
+    elif corruptions:
+        kinds = None if "all" in corruptions else corruptions
+        result = sl.evals.evaluate_corruptions(trained, test, kinds, severities=severities, **batches)
     elif real is not None:
         how = {"variant": sl.references.published_name(trained), "dataset": "imagenet-real"}
         result = sl.evals.score_real(sl.evals.logits(trained, test, **batches), real, how=how)
@@ -216,6 +224,8 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
         tables["per class"] = [{"class": c, "images": int(n), "accuracy": float(a)} for c, n, a in by_class if n]
     if isinstance(result, sl.evals.Classification) and confused:
         tables["confused"] = [{"label": a, "predicted": b, "times": n} for a, b, n in result.confused(confused)]
+    if isinstance(result, sl.evals.CorruptionAccuracy):
+        tables["accuracy by kind and severity"] = by_kind(result)
     tables["published"] = published(result)
     if as_json:
         show({**result.summary(), **tables}, True)
@@ -224,6 +234,16 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
     for title, rows in tables.items():
         if rows:
             show(rows, False, title=title)
+
+
+def by_kind(result: sl.evals.CorruptionAccuracy) -> list[dict[str, Any]]:
+    """A row per kind: accuracy at each severity, and the mean over severities with its interval."""
+    means = zip(result.kinds, result.accuracy, *result.by_kind())
+    return [
+        {"corruption": kind, **{str(s): float(a) for s, a in zip(result.severities, row)}}
+        | {"mean": float(mean), "± 95 %": float(half)}
+        for kind, row, mean, half in means
+    ]
 
 
 def published(result: sl.Result, shots: tuple[Any, ...] = (None,)) -> list[dict[str, Any]]:

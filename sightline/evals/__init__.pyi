@@ -39,6 +39,8 @@ from .probing.representation import effective_rank as effective_rank
 from .probing.representation import neighbor_accuracy as neighbor_accuracy
 from .reid import Retrieval as Retrieval
 from .reid import retrieval as retrieval
+from .shift.robustness import CorruptionAccuracy as CorruptionAccuracy
+from .shift.robustness import evaluate_corruptions as evaluate_corruptions
 from .shift.test_sets import TestSets as TestSets
 from .shift.test_sets import evaluate_sets as evaluate_sets
 from .vtab_protocol import Vtab as Vtab

@@ -4,6 +4,7 @@ from sightline.spec import Result
 from sightline.views import attention, depth, position_content, saliency, scores, similarity, tokens
 from sightline.views.fallback import draw_anything, summary_sentence
 from sightline.views.measurements.compute import COMPUTE
+from sightline.views.measurements.corruption import CORRUPTION
 from sightline.views.measurements.test_sets import TEST_SETS
 from sightline.views.view import View
 
@@ -11,6 +12,7 @@ from sightline.views.view import View
 VIEWS: tuple[View, ...] = (
     scores.ACCURACY,
     TEST_SETS,
+    CORRUPTION,
     scores.MULTI_LABEL,
     scores.REAL,
     scores.VTAB,

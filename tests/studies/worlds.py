@@ -203,6 +203,16 @@ def of_unlabeled(name: str, c: dict, true: int) -> dict[str, Any]:
     return {"blocks": falling(0.6, 0.6 + 0.2 * true * (c["learned"] == "labels"))}
 
 
+def of_robustness(name: str, c: dict, true: int) -> dict[str, Any]:
+    vit, much = c["family"] == "ViT", c["images"] == data.MUCH
+    if name == "corruptions":
+        kept = 0.5 + 0.2 * true * vit
+        falls = [kept + 0.2 * true, kept, kept - 0.2 * true]
+        numbers = {"clean": 0.5, "corrupted": 0.1 + 0.4 * kept, "kept": kept}
+        return {**numbers, "severities": [1, 3, 5], "by severity": falls, "by kind": {}}
+    return {"accuracy": 0.4 + true * much * (0.2 if vit else 0.1), "loss": 1.0}
+
+
 WORLDS = {
     "data": (of_data, "as the papers say", "every model alike, whatever the data"),
     "positions": (of_positions, "positions matter, their kind does not", "all tables and accuracies alike"),
@@ -220,6 +230,7 @@ WORLDS = {
     "optimizer": (of_optimizer, "Adam transfers better", "both optimizers alike"),
     "imbalance": (of_imbalance, "rare classes change and lose", "all classes alike"),
     "unlabeled": (of_unlabeled, "labels make the top alike", "labels and views alike"),
+    "robustness": (of_robustness, "the ViT keeps more, and gains more from data", "all families alike"),
     "reid": (of_reid, "patches find more than whole images", "everything as by chance"),
     "mixer": (of_mixer, "the Mixer is closer to the ViT", "as close to ViT as to BiT"),
     "axial": (of_axial, "axial attention is better", "all attentions alike"),

@@ -399,6 +399,16 @@ def every() -> dict[str, sl.Result]:
         title="Sets", caption="", names=("val", "v2"), top1=np.array([0.8, 0.7]), top5=np.array([0.9, 0.8]),
         low=np.array([0.75, 0.64]), high=np.array([0.85, 0.76]), counts=np.array([100, 100]),
     )  # fmt: skip
+    level = np.array([0.4, 0.5, 0.45])
+    compute = sl.training.AccuracyByCompute(
+        title="Compute", caption="", runs=("a", "b", "c"), families=("ViT", "BiT", "hybrid"),
+        macs=np.array([1e12, 2e12, 4e12]), accuracy=level, low=level - 0.02, high=level + 0.02,
+    )  # fmt: skip
+    right = np.random.default_rng(0).random((3, 2, 50)) < 0.6
+    corruption = sl.evals.CorruptionAccuracy(
+        title="Corruption", caption="", kinds=("fog", "jpeg", "gaussian-noise"), severities=(1, 5), right=right,
+        clean=right[0, 0], classes=10,
+    )  # fmt: skip
     near = sl.analysis.NeighborSimilarity(
         title="Near", caption="", by_distance=np.array([[1, 0.6], [2, 0.3]]), across=0.1
     )
@@ -406,7 +416,8 @@ def every() -> dict[str, sl.Result]:
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localization(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
         maps(heads=4), attribution(), head_attention(), feature_pca(), what_if(), scale(), probes(), classification(),
-        biases(), near, outlier_tokens(), outlier_tokens(register="register 1.7"), logit_lens(), patching(),
+        biases(), near, compute, corruption, outlier_tokens(),
+        outlier_tokens(register="register 1.7"), logit_lens(), patching(),
         patching(heads=0), position_content(),
         curves(), focus(), pooling(),
         retrieval, sets, sl.evals.vtab_references()[0],

@@ -44,8 +44,8 @@ def class_maps() -> dict[str, ClassMap]:
     {'imagenet-v2': 1000, 'imagenet-sketch': 1000, 'imagenet-r': 200, 'imagenet-a': 200, 'objectnet': 113}
     """
     number = {wnid: i for i, wnid in enumerate(imagenet_classes())}
-    numbers = {str(i): (i,) for i in range(len(number))}
-    wnids = {wnid: (i,) for wnid, i in number.items()}
+    numbers: dict[str, tuple[int, ...]] = {str(i): (i,) for i in range(len(number))}
+    wnids: dict[str, tuple[int, ...]] = {wnid: (i,) for wnid, i in number.items()}
     text = resources.files("sightline.data.named").joinpath("second_sets.json").read_text(encoding="utf-8")
     held = json.loads(text)
     found = {

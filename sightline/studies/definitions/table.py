@@ -3,7 +3,7 @@
 import difflib
 
 from sightline.studies.definitions.bit import decay, norms, shots
-from sightline.studies.definitions.later import imbalance, reid, unlabeled
+from sightline.studies.definitions.later import imbalance, reid, robustness, unlabeled
 from sightline.studies.definitions.raghu import mixer, seeing, skips, tuning
 from sightline.studies.definitions.vit import (
     axial,
@@ -43,6 +43,7 @@ STUDIES: dict[str, Study] = {
         mixer.STUDY,
         axial.STUDY,
         unlabeled.STUDY,
+        robustness.STUDY,
     )
 }
 

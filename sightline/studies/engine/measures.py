@@ -23,6 +23,7 @@ from sightline.evals.extraction import extract
 from sightline.evals.few_shot import fewshot
 from sightline.evals.ground_truth import foreground
 from sightline.evals.reid import retrieval
+from sightline.evals.shift.robustness import evaluate_corruptions
 from sightline.evals.vtab_protocol import vtab
 from sightline.models.construct import Model, resize
 from sightline.observe.identity import identify
@@ -85,6 +86,14 @@ def accuracy(g: Given) -> Numbers:
     found = evaluate(model, g.images[0], batch=BATCH)
     assert isinstance(found, Classification)
     return {"accuracy": found.top1, "loss": found.loss}
+
+
+def corruptions(g: Given) -> Numbers:
+    """Accuracy on clean images, and on corrupted ones by kind and severity; what is left of it, beyond guessing."""
+    found = evaluate_corruptions(g.models[0], g.images[0], severities=g.options["severities"], batch=BATCH)
+    by_kind = dict(zip(found.kinds, found.accuracy.tolist()))
+    numbers = {"clean": found.clean.mean(), "corrupted": found.right.mean(), "kept": found.kept}
+    return {**numbers, "severities": found.severities, "by severity": found.by_severity()[0], "by kind": by_kind}
 
 
 def course(g: Given) -> Numbers:
@@ -246,6 +255,7 @@ def figures(g: Given) -> Numbers:
 
 MEASURES: dict[str, Callable[[Given], Numbers]] = {
     "accuracy": accuracy,
+    "corruptions": corruptions,
     "course": course,
     "few-shot": few_shot,
     "episodes": episodic,

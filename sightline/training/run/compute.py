@@ -42,7 +42,7 @@ class AccuracyByCompute(Result):
         """Which runs are on the Pareto front: no other is as accurate for less, or more accurate for as much."""
         cheaper, better = self.macs[None] <= self.macs[:, None], self.accuracy[None] >= self.accuracy[:, None]
         strictly = (self.macs[None] < self.macs[:, None]) | (self.accuracy[None] > self.accuracy[:, None])
-        return ~(cheaper & better & strictly).any(1)
+        return np.asarray(~(cheaper & better & strictly).any(1))
 
     def summary(self) -> dict[str, float]:
         return {self.runs[i]: float(self.accuracy[i]) for i in np.argsort(self.macs) if self.front[i]}
