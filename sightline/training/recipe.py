@@ -53,6 +53,7 @@ class Recipe:
     decay_rule: Literal["lr", "schedule"] = "lr"
     decayed: tuple[str, ...] = ("kernels",)  # globs of parameters; "kernels": matrices and filters; "all"
     clip: Number | None = None  # global norm of the gradient
+    lookahead: int | None = None  # after every so many steps the weights go back half of the way (Zhang et al. 2019)
     ema: Number | None = None  # Polyak averaging: decay of the average per step
     micro: int | None = None  # images of one forward pass on one device
 
@@ -130,6 +131,10 @@ class Recipe:
         for name in ("clip", "layer_decay"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 _refuse(f"{name}={value}", "expected a number above 0, or none")
+        if self.lookahead is not None and self.lookahead < 2:
+            _refuse(
+                f"lookahead={self.lookahead}", "expected 2 or more steps between two looks back, such as 5, or none"
+            )
         if self.decay == "staircase" and list(self.milestones) != sorted(set(self.milestones)):
             _refuse(f"milestones={self.milestones}", "expected rising steps")
         if self.sizes and (self.sizes[0][0] != 0 or [s for s, _ in self.sizes] != sorted({s for s, _ in self.sizes})):

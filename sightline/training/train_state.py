@@ -21,7 +21,9 @@ from sightline.training.optimization.average import PolyakAverage
 from sightline.training.optimization.optimizer import (
     ADAMW_MOMENTS,
     MOMENTUM,
+    SLOW,
     build_optimizer,
+    look_back,
     parameters_by_name,
     set_learning_rate,
     total_norm,
@@ -99,6 +101,8 @@ class TrainState:
         before = [p.detach().clone() for p in self.trainable] if with_norms else []
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
+        if self.recipe.lookahead is not None and (step + 1) % self.recipe.lookahead == 0:
+            look_back(self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.params)
@@ -175,7 +179,7 @@ class TrainState:
         """The optimizer's moments of parameters that change shape, resampled as the parameters are."""
         moments: dict[str, Tensor] = {}
         held = {n: p.detach().clone() for n, p in self.model.named_parameters()}
-        for key in (*ADAMW_MOMENTS, *MOMENTUM):
+        for key in (*ADAMW_MOMENTS, *MOMENTUM, SLOW):
             having = {n for n, p in self.model.named_parameters() if key in self.optimizer.state.get(p, {})}
             with torch.no_grad():
                 for name, p in self.model.named_parameters():

@@ -11,6 +11,7 @@ from sightline.training.optimization.muon import Muon
 from sightline.training.recipe import Recipe
 
 ADAMW_MOMENTS, MOMENTUM = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+SLOW, BACK = "slow", 0.5  # Lookahead's weights, and how far they follow (Zhang et al. 2019, their usual alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,17 @@ def build_optimizer(objective: nn.Module, recipe: Recipe, *, fused: bool = True)
     for group in optimizer.param_groups:
         for p in group["params"]:
             optimizer.state[p] = _initial_state(p, adam=recipe.optimizer != "sgd" and not group["orthogonal"])
+            if recipe.lookahead is not None:
+                optimizer.state[p][SLOW] = p.detach().clone()
     return optimizer
+
+
+@torch.no_grad()
+def look_back(optimizer: torch.optim.Optimizer) -> None:
+    """Lookahead: the slow weights go half of the way to the weights, which go on from there."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.copy_(optimizer.state[p][SLOW].lerp_(p, BACK))
 
 
 def _initial_state(parameter: Tensor, *, adam: bool) -> dict[str, Tensor]:

@@ -137,6 +137,11 @@ def check_schedule(plan: Plan, recipe: Recipe, images: int, processes: ProcessGr
         )
     if recipe.batch % processes.size:
         raise ValueError(f"batch={recipe.batch} cannot be split evenly over {processes.size} processes.")
+    if recipe.lookahead is not None and recipe.lookahead > plan.steps:
+        raise ValueError(
+            f"lookahead={recipe.lookahead} never happens in {plan.steps:,} steps: give a smaller one, or "
+            "--set lookahead=none."
+        )
     if plan.stages and plan.stages[-1][0] >= plan.steps:
         raise ValueError(f"sizes={recipe.sizes}: {plan.steps:,} steps end before the last size starts.")
     if recipe.decay == "staircase" and recipe.milestones and recipe.milestones[0] >= plan.steps:

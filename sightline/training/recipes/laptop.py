@@ -98,7 +98,9 @@ def laptop_lejepa(data: str = "cifar10", *, epochs: float | None = None) -> Reci
 
     AdamW 2e-3, batches of 128 views: two crops of a fifth to all of the area of each of 64 images, mirrored, with other
     brightness, contrast and saturation; SIGReg's share of the loss 0.05. An epoch sees as many views as there are
-    images, so every image every other epoch. Mirrored also where that changes the label: no label is learned.
+    images, so every image every other epoch. Mirrored also where that changes the label: no label is learned. Measured
+    on CIFAR-10 at 24 px with vit-nano4, 88 seconds of one core: 28.6 % by nearest neighbors, masked prediction in 70
+    seconds 23.0 %, untrained 26.2 %; longer runs are to come.
 
     >>> r = sl.recipes.laptop_lejepa()
     >>> r.task, r.views, r.sigreg

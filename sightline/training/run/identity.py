@@ -36,6 +36,7 @@ ADDED = {
     "unit": "bottleneck",
     "stem": "7x7/2+pool",
     "trivial": False,
+    "lookahead": None,
     "sigreg": 0.05,
     "projector": [256, 32],
     "head": None,
