@@ -87,8 +87,22 @@ class TargetSource(Dataset):
         """The objects of one image, at its own size. Raises BadImage if it cannot be read."""
 
     def image_and_target(self, index: int) -> tuple[Pixels, Target]:
-        """Both at once, for sources that draw both."""
-        return np.asarray(decode(self.image(index))), self.target(index)
+        """Both at once, of the same size. Raises BadImage if one cannot be read, or they differ in size."""
+        pixels, target = np.asarray(decode(self.image(index))), self.target(index)
+        if pixels.shape[:2] != target.masks.shape[1:]:
+            (h, w), (y, x) = pixels.shape[:2], target.masks.shape[1:]
+            raise BadImage(f"{self.where(index)} has {w} x {h} pixels, its masks have {x} x {y}.")
+        return pixels, target
+
+    def images_and_targets(self, indices: Ints) -> list[tuple[Pixels, Target] | BadImage]:
+        """Many at once; what cannot be read is replaced by its error. Sources that draw many override this."""
+        return [self._pair_or_error(int(i)) for i in indices]
+
+    def _pair_or_error(self, index: int) -> tuple[Pixels, Target] | BadImage:
+        try:
+            return self.image_and_target(index)
+        except BadImage as error:
+            return error
 
     def target_key(self) -> str:
         """A text that differs if any target does and the images do not, for fingerprints."""
