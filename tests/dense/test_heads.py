@@ -180,6 +180,7 @@ def test_semantic_scores_add_up_the_queries():
         ({"kind": "linear"}, "head=queries"),
         ({"classes": ()}, "at least one class"),
         ({"queries": 0}, "queries=0"),
+        ({"queries": 10**9}, "1 to 10,000"),
         ({"width": 40}, "multiple of 32"),
     ],
 )

@@ -15,7 +15,7 @@ from sightline.data.images import Pixels, decode
 Mask = NDArray[np.bool_]  # (h, w)
 LabelMap = NDArray[np.int16]  # (2, h, w): class of each pixel, number of its object
 BACKGROUND, IGNORE = "background", -1  # class 0 of every label map; pixels that count for nothing
-MAX_CLASSES = 2**15 - 1  # of a label map
+MAX_CLASSES = 2**15 - 1  # of a label map, and objects of one image
 MAX_MASK_PIXELS = 2**31  # of all masks of one image together
 
 
@@ -69,6 +69,8 @@ def mask_boxes(masks: NDArray[np.bool_]) -> Ints:
 
 def check_masks(count: int, size: tuple[int, int], where: str) -> None:
     """Refuse more masks than memory should be spent on, before any of it is."""
+    if count > MAX_CLASSES:
+        raise BadImage(f"{where} has {count:,} objects; at most {MAX_CLASSES:,} are read.")
     if count * size[0] * size[1] > MAX_MASK_PIXELS:
         raise BadImage(
             f"{where} has {count:,} objects of {size[1]} x {size[0]} pixels; at most {MAX_MASK_PIXELS:,} pixels of "
