@@ -6,6 +6,7 @@ from typing import Literal
 from sightline.data.targets.target import BACKGROUND
 
 Task = Literal["segment", "detect"]
+LARGEST = {"queries": 10_000, "width": 8_192, "blocks": 256, "mask_stride": 1_024}  # a file may say anything
 HeadKind = Literal["linear", "layers", "queries"]
 
 
@@ -37,9 +38,9 @@ class DenseConfig:
             )
         if not self.classes:
             raise ValueError("A dense head needs at least one class of objects.")
-        for name in ("queries", "width", "blocks", "mask_stride"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1.")
+        for name, most in LARGEST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 1 to {most:,}.")
         if self.width % 32:
             raise ValueError(f"The width of the decoder is a multiple of 32; got {self.width}.")
 

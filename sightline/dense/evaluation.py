@@ -12,7 +12,6 @@ from PIL import Image
 from torch import Tensor
 
 from sightline.data.datasets import Dataset
-from sightline.data.errors import BadImage
 from sightline.data.images import normalize, resize_and_crop, to_tensor
 from sightline.data.targets.target import Target
 from sightline.data.targets.view import TargetView, with_targets
@@ -145,9 +144,6 @@ def each_batch(view: TargetView, dense: DenseModel, batch: int) -> Iterator[Batc
     device = next(dense.parameters()).device
     for start in progress(range(0, len(view), batch), "evaluating"):
         pairs = [view.image_and_target(i) for i in range(start, min(start + batch, len(view)))]
-        for i, (pixels, target) in enumerate(pairs):
-            if pixels.shape[:2] != target.masks.shape[1:]:
-                raise BadImage(f"{view.where(start + i)} and its masks differ in size.")
         sizes = [(pixels.shape[0], pixels.shape[1]) for pixels, _ in pairs]
         yield prepare([p for p, _ in pairs], dense).to(device), sizes, [t for _, t in pairs]
 

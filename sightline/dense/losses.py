@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -37,23 +36,22 @@ def pixel_loss(logits: Float[Tensor, "b k y x"], maps: Int[Tensor, "b 2 h w"]) -
 @torch.no_grad()
 def true_segments(maps: Int[Tensor, "2 h w"], grid: tuple[int, int], config: DenseConfig) -> TrueSegments:
     """Segments of one label map: its objects, or, for segmentation, its classes. Shares of cells are exact."""
-    kinds, objects = maps[0].long(), maps[1].long()
-    counted = kinds != IGNORE
+    kinds, objects = maps.long()
     height, width = kinds.shape
     rows = torch.arange(height, device=maps.device) * grid[0] // height
     columns = torch.arange(width, device=maps.device) * grid[1] // width
-    cells = rows[:, None] * grid[1] + columns
-    marks = objects if config.task == "detect" else kinds + 1
-    present, numbers = marks[counted].unique(return_inverse=True)
-    table = torch.bincount(cells[counted] * max(1, len(present)) + numbers, minlength=grid[0] * grid[1] * len(present))
-    table = table.reshape(grid[0] * grid[1], -1)[:, : len(present)].mT.float()
-    total = torch.bincount(cells.flatten(), minlength=grid[0] * grid[1]).float()
-    inside = table.sum(0)
-    real = present > 0  # in detection, 0 is everything that belongs to no object
-    firsts = torch.stack([kinds[counted & (marks == m)][0] for m in present[real]]) if real.any() else present[:0]
+    # 0 is what is ignored; in detection 1 is what belongs to no object, in segmentation the background
+    marks = torch.where(kinds == IGNORE, 0, (objects if config.task == "detect" else kinds) + 1)
+    count = int(marks.max()) + 1
+    cells = (rows[:, None] * grid[1] + columns) * count
+    table = torch.bincount((cells + marks).flatten(), minlength=grid[0] * grid[1] * count).view(-1, count).mT.float()
+    total, inside = table.sum(0), table[1:].sum(0)
+    first = 2 if config.task == "detect" else 1
+    there = first + table[first:].any(1).nonzero()[:, 0]
+    numbers = kinds.new_zeros(count).scatter_(0, marks.flatten(), kinds.flatten())[there]
     return TrueSegments(
-        classes=firsts - 1 if config.task == "detect" else firsts,
-        masks=(table / inside.clamp(min=1))[real],
+        classes=numbers - 1 if config.task == "detect" else numbers,
+        masks=table[there] / inside.clamp(min=1),
         weights=inside / total.clamp(min=1),
     )
 
@@ -71,7 +69,7 @@ def _stage_loss(found: Segments, truth: list[TrueSegments]) -> Tensor:
     logits, masks = found.classes.float(), found.masks.float().flatten(2)
     nothing = logits.shape[-1] - 1
     wanted = torch.full(logits.shape[:2], nothing, device=logits.device)
-    pairs = [match(logits[i], masks[i], t) for i, t in enumerate(truth)]
+    pairs = match(logits, masks, truth)
     for i, (query, segment) in enumerate(pairs):
         wanted[i, query] = truth[i].classes[segment]
     weights = torch.where(wanted == nothing, NOTHING, 1.0)
@@ -105,19 +103,21 @@ def dice(
 
 @torch.no_grad()
 def match(
-    logits: Float[Tensor, "q k"], masks: Float[Tensor, "q c"], truth: TrueSegments
-) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """The query of each segment at the least cost; with more segments than queries, the largest are matched."""
-    kept = truth.masks.sum(1).argsort(descending=True, stable=True)[: len(logits)]
-    if not len(kept):
-        return kept, kept
-    targets, weights = truth.masks[kept], truth.weights
-    cost = -CLASS * logits.softmax(1)[:, truth.classes[kept]]
-    counted = weights.sum().clamp(min=1)
+    logits: Float[Tensor, "b q k"], masks: Float[Tensor, "b q c"], truth: list[TrueSegments]
+) -> list[tuple[Int[Tensor, " m"], Int[Tensor, " m"]]]:
+    """Queries and their segments, image by image, at the least cost; with more segments than queries, the largest are
+    matched."""
+    kept = [t.masks.sum(1).argsort(descending=True, stable=True)[: logits.shape[1]] for t in truth]
+    most = max(len(k) for k in kept)
+    targets = torch.stack([F.pad(t.masks[k], (0, 0, 0, most - len(k))) for t, k in zip(truth, kept)])
+    classes = torch.stack([F.pad(t.classes[k], (0, most - len(k))) for t, k in zip(truth, kept)])
+    weights = torch.stack([t.weights for t in truth])[:, None]
+    cost = -CLASS * logits.softmax(2).gather(2, classes[:, None].expand(-1, logits.shape[1], -1))
     # cross-entropy of every query with every segment: softplus(x) - x t, summed over the cells
-    cost = cost + BCE * ((F.softplus(masks) @ weights)[:, None] - (masks * weights) @ targets.mT) / counted
+    all_out, inside = (F.softplus(masks) * weights).sum(2, keepdim=True), (masks * weights) @ targets.mT
+    cost = cost + BCE * (all_out - inside) / weights.sum(2, keepdim=True).clamp(min=1)
     p = masks.sigmoid() * weights
-    overlap = 2 * (p @ targets.mT) + 1
-    cost = cost + DICE * (1 - overlap / (p.sum(1)[:, None] + (targets @ weights) + 1))
-    queries = assign(cost.mT.double().cpu().numpy())
-    return torch.from_numpy(np.ascontiguousarray(queries)).to(kept.device), kept
+    sizes = p.sum(2, keepdim=True) + (targets * weights).sum(2)[:, None]
+    cost = cost + DICE * (1 - (2 * (p @ targets.mT) + 1) / (sizes + 1))
+    tables = cost.mT.double().cpu().numpy()
+    return [(torch.from_numpy(assign(table[: len(k)])).to(k.device), k) for table, k in zip(tables, kept)]

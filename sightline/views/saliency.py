@@ -1,4 +1,4 @@
-"""Views of saliency: attribution maps, and how much of a map lies on the object."""
+"""Views of saliency and of masks: attribution maps, how much of a map lies on the object, segmentation, detection."""
 
 import math
 from typing import Any
@@ -8,6 +8,8 @@ import numpy as np
 from sightline.analysis.saliency.attribution import Attribution
 from sightline.analysis.saliency.faithfulness import ObjectMass
 from sightline.analysis.saliency.object_focus import ObjectFocus
+from sightline.dense.coco_metric import MEASURES
+from sightline.dense.evaluation import Detection, Segmentation
 from sightline.evals.interval import half_width
 from sightline.views.attention import draw_on_images
 from sightline.views.payload import maps_on_images
@@ -15,6 +17,7 @@ from sightline.views.style import COLORS, PALE, finite
 from sightline.views.view import VIT, Paper, Payload, View, captions, pair, percent
 
 ON_THE_OBJECT = "How much of a map lies on the object"
+CLASSES = 30  # whose bars fit; of more, the worst
 PAPER = Paper(f"{VIT}, figure 6", "Attention lies on the object.")
 
 
@@ -121,4 +124,45 @@ OBJECT_FOCUS = View(
     draw=draw_focus,
     size=(6.4, 2.6),
     paper=PAPER,
+)
+
+
+def draw_per_class(r: Segmentation | Detection, ax: Any) -> None:
+    """The score of each class that occurs, the best first."""
+    known = [(v, c) for v, c in zip(r.per_class.tolist(), r.classes) if math.isfinite(v)]
+    shown = sorted(known, reverse=True)[-CLASSES:]
+    ax.barh(range(len(shown)), [v for v, _ in shown], color=COLORS[0])
+    ax.set_yticks(range(len(shown)), [c[:24] for _, c in shown])
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("intersection over union" if isinstance(r, Segmentation) else "average precision of masks")
+
+
+def segmentation_sentence(r: Segmentation) -> str:
+    low, high = r.interval
+    return f"Mean intersection over union {r.miou:.3f}, 95 % interval {low:.3f} to {high:.3f} over {r.images:,} images."
+
+
+def detection_sentence(r: Detection) -> str:
+    low, high = r.mask_interval[0]
+    listed = ", ".join(f"{name} {value:.3f}" for name, value in zip(MEASURES[1:], r.masks[1:]) if math.isfinite(value))
+    return (
+        f"AP of masks {r.masks[0]:.3f}, 95 % interval {low:.3f} to {high:.3f} over {r.images:,} images ({listed}); "
+        f"of boxes {r.boxes[0]:.3f}."
+    )
+
+
+SEGMENTATION = View(
+    of=Segmentation,
+    heading="Segmentation",
+    sentence=segmentation_sentence,
+    draw=draw_per_class,
+    size=(5.6, 3.8),
+)
+DETECTION = View(
+    of=Detection,
+    heading="Detection",
+    sentence=detection_sentence,
+    draw=draw_per_class,
+    size=(5.6, 3.8),
 )

@@ -16,6 +16,8 @@ VIEWS: tuple[View, ...] = (
     scores.MULTI_LABEL,
     scores.REAL,
     scores.VTAB,
+    saliency.SEGMENTATION,
+    saliency.DETECTION,
     depth.FEATURE_PCA,
     attention.HEAD_ATTENTION,
     tokens.LENS,

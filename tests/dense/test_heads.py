@@ -132,7 +132,8 @@ def test_the_loss_of_segments_is_the_least_for_the_truth_whatever_the_order():
             masks[i, query] = 18 * t.masks[segment] - 9
     perfect = Segments(classes, masks.unflatten(2, (16, 16)))
     assert segment_loss([perfect], maps, c) < 0.2
-    assert match(classes[0], masks[0], truth[0])[0].tolist() in ([4, 1], [1, 4])
+    for queries, segments in match(classes, masks, truth):
+        assert dict(zip(segments.tolist(), queries.tolist())) == {0: 4, 1: 1}
     turned = Segments(classes.flip(1), masks.flip(1).unflatten(2, (16, 16)))
     torch.testing.assert_close(segment_loss([turned], maps, c), segment_loss([perfect], maps, c))
     assert segment_loss([Segments(-classes, perfect.masks)], maps, c) > 10
@@ -179,6 +180,7 @@ def test_semantic_scores_add_up_the_queries():
         ({"kind": "linear"}, "head=queries"),
         ({"classes": ()}, "at least one class"),
         ({"queries": 0}, "queries=0"),
+        ({"queries": 10**9}, "1 to 10,000"),
         ({"width": 40}, "multiple of 32"),
     ],
 )

@@ -412,6 +412,15 @@ def every() -> dict[str, sl.Result]:
     near = sl.analysis.NeighborSimilarity(
         title="Near", caption="", by_distance=np.array([[1, 0.6], [2, 0.3]]), across=0.1
     )
+    parts = sl.dense.Segmentation(
+        title="Segmentation", caption="", miou=0.6, interval=(0.5, 0.7), classes=("background", "cat", "dog"),
+        per_class=np.array([0.9, 0.3, np.nan]), images=20,
+    )  # fmt: skip
+    objects = sl.dense.Detection(
+        title="Detection", caption="", masks=np.array([0.5, 0.7, 0.5, 0.4, 0.6, np.nan]), boxes=np.full(6, 0.5),
+        mask_interval=np.tile([0.4, 0.6], (3, 1)), box_interval=np.tile([0.4, 0.6], (3, 1)), classes=("cat", "dog"),
+        per_class=np.array([0.6, 0.4]), images=20,
+    )  # fmt: skip
     some = [
         cka(), cka(4, 5, models=(VIT, CNN)), distance(), receptive(), receptive(side="before"), residual(),
         localization(), fewshot(), episodes(), layer_probes(), heads(), filters(), positions(), mass(), maps(),
@@ -422,5 +431,6 @@ def every() -> dict[str, sl.Result]:
         curves(), focus(), pooling(),
         retrieval, sets, sl.evals.vtab_references()[0],
         sl.evals.score_labels(random(5, 3), random(5, 3, seed=1) > 0.4), sl.evals.score_real([3, 1], [[3], [2]]),
+        parts, objects,
     ]  # fmt: skip
     return {f"{i:02}-{type(r).__name__}": r for i, r in enumerate(some)}

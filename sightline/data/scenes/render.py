@@ -39,6 +39,11 @@ def render(params: SceneParameters, size: int) -> Pixels:
     return np.concatenate(blocks)
 
 
+def render_all(params: SceneParameters, size: int) -> tuple[Pixels, list[Patch]]:
+    """The images of scenes, and all of their objects, those of a scene from back to front."""
+    return _render_block(params, size)
+
+
 def render_one(params: SceneParameters, size: int) -> tuple[Pixels, list[Patch]]:
     """The image of a single scene, and its objects from back to front."""
     pixels, patches = _render_block(params, size)

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.draws import Draws, Ints, hash_key
+from sightline.data.errors import BadImage
 from sightline.data.images import Pixels
 from sightline.data.scenes.parameters import SceneParameters
-from sightline.data.scenes.render import Patch, render, render_one
+from sightline.data.scenes.render import Patch, render, render_all, render_one
 from sightline.data.scenes.shapes import SHAPES
 from sightline.data.scenes.tasks import TASKS
 from sightline.data.scenes.textures import TEXTURES
@@ -82,10 +83,22 @@ class Scenes(TargetSource):
         return self.image_and_target(index)[1]
 
     def image_and_target(self, index: int) -> tuple[Pixels, Target]:
-        scene = self.scene(index)
-        shown = scene.masks.any((1, 2))  # an object may be hidden, or too small to have a pixel
-        numbers = np.array([1 + SHAPES.index(str(shape)) for shape in scene.factors["shape"]], np.int64)
-        return scene.pixels, Target(classes=numbers[shown], masks=scene.masks[shown])
+        return self._draw_pairs(np.array([index]))[0]
+
+    def images_and_targets(self, indices: Ints) -> list[tuple[Pixels, Target] | BadImage]:
+        return [*self._draw_pairs(indices)]
+
+    def _draw_pairs(self, indices: Ints) -> list[tuple[Pixels, Target]]:
+        parameters = self.parameters(indices)
+        images, patches = render_all(parameters, self.size)
+        pairs = []
+        for number, pixels in enumerate(images):
+            own = [p for p in patches if p.scene == number]
+            masks, _ = _masks(own, self.size)
+            shown = masks.any((1, 2))  # an object may be hidden, or too small to have a pixel
+            shapes = 1 + parameters.objects.shape[number, [p.slot for p in own]]
+            pairs.append((pixels, Target(classes=shapes[shown].astype(np.int64), masks=masks[shown])))
+        return pairs
 
     def scene(self, index: int) -> Scene:
         """One image with its ground truth."""

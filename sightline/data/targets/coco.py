@@ -16,9 +16,9 @@ from sightline.data.images import MAX_PIXELS, EncodedImage, read_bytes
 from sightline.data.targets.rle import decode_segmentation
 from sightline.data.targets.target import Target, TargetSource, check_masks, check_object_classes
 from sightline.fingerprints import FileStamp
-from sightline.untrusted import parse_json
-from sightline.untrusted import read_bytes as read_limited
+from sightline.untrusted import open_regular, parse_json
 
+MAX_BYTES = 2**30  # of an annotation file; COCO's largest has 0.45 GB
 PREFIX = "instances_"  # annotations/instances_train2017.json
 
 
@@ -100,11 +100,14 @@ class Coco(TargetSource):
 
 def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
     try:
-        text = read_limited(path)
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                raise ValueError(f"it has {size:,} bytes; at most {MAX_BYTES:,} are read")
+            text = file.read()
         held = parse_json(text)
     except FileNotFoundError:
         raise ValueError(f"There is no file {printable(path)}.") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{printable(path)} is not a readable annotation file ({error!s:.200}).") from error
     if not isinstance(held, dict) or not {"images", "annotations", "categories"} <= held.keys():
         raise ValueError(

@@ -15,7 +15,7 @@ from sightline.data.images import Pixels, decode
 Mask = NDArray[np.bool_]  # (h, w)
 LabelMap = NDArray[np.int16]  # (2, h, w): class of each pixel, number of its object
 BACKGROUND, IGNORE = "background", -1  # class 0 of every label map; pixels that count for nothing
-MAX_CLASSES = 2**15 - 1  # of a label map
+MAX_CLASSES = 2**15 - 1  # of a label map, and objects of one image
 MAX_MASK_PIXELS = 2**31  # of all masks of one image together
 
 
@@ -69,6 +69,8 @@ def mask_boxes(masks: NDArray[np.bool_]) -> Ints:
 
 def check_masks(count: int, size: tuple[int, int], where: str) -> None:
     """Refuse more masks than memory should be spent on, before any of it is."""
+    if count > MAX_CLASSES:
+        raise BadImage(f"{where} has {count:,} objects; at most {MAX_CLASSES:,} are read.")
     if count * size[0] * size[1] > MAX_MASK_PIXELS:
         raise BadImage(
             f"{where} has {count:,} objects of {size[1]} x {size[0]} pixels; at most {MAX_MASK_PIXELS:,} pixels of "
@@ -87,8 +89,22 @@ class TargetSource(Dataset):
         """The objects of one image, at its own size. Raises BadImage if it cannot be read."""
 
     def image_and_target(self, index: int) -> tuple[Pixels, Target]:
-        """Both at once, for sources that draw both."""
-        return np.asarray(decode(self.image(index))), self.target(index)
+        """Both at once, of the same size. Raises BadImage if one cannot be read, or they differ in size."""
+        pixels, target = np.asarray(decode(self.image(index))), self.target(index)
+        if pixels.shape[:2] != target.masks.shape[1:]:
+            (h, w), (y, x) = pixels.shape[:2], target.masks.shape[1:]
+            raise BadImage(f"{self.where(index)} has {w} x {h} pixels, its masks have {x} x {y}.")
+        return pixels, target
+
+    def images_and_targets(self, indices: Ints) -> list[tuple[Pixels, Target] | BadImage]:
+        """Many at once; what cannot be read is replaced by its error. Sources that draw many override this."""
+        return [self._pair_or_error(int(i)) for i in indices]
+
+    def _pair_or_error(self, index: int) -> tuple[Pixels, Target] | BadImage:
+        try:
+            return self.image_and_target(index)
+        except BadImage as error:
+            return error
 
     def target_key(self) -> str:
         """A text that differs if any target does and the images do not, for fingerprints."""

@@ -71,6 +71,9 @@ class TargetView(TargetSource):
     def image_and_target(self, index: int) -> tuple[Pixels, Target]:
         return self.source.image_and_target(int(self.indices[index]))
 
+    def images_and_targets(self, indices: Ints) -> list[tuple[Pixels, Target] | BadImage]:
+        return self.source.images_and_targets(self.indices[indices])
+
     def origins(self) -> tuple[Dataset, Ints]:
         return self.source, self.indices
 
@@ -126,50 +129,48 @@ class TargetBatches(Batches):
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
         maps = torch.empty(len(indices), 2, *size, dtype=torch.int16)
         bad: dict[str, str] = {}
-        keys = indices * 4096 + repetitions
-        for row, index in enumerate(indices):
-            pixels, labels = self._readable(int(index), bad)
-            parameters = self._parameters(pixels, indices[row : row + 1], keys[row : row + 1], repetitions[row])
-            pixels, labels = apply_parameters(pixels, labels, parameters, augment=self.train, spec=self.spec)
-            images[row] = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+        if not len(indices):  # fewer images than ranks in the last batch of an evaluation
+            return images, maps, bad
+        pairs = [
+            self._replacement(int(index), pair, bad) if isinstance(pair, BadImage) else pair
+            for index, pair in zip(indices, self.dataset.images_and_targets(indices))
+        ]
+        parameters = self._parameters([pixels for pixels, _ in pairs], indices, repetitions)
+        for row, (pixels, target) in enumerate(pairs):
+            moved, labels = apply_parameters(
+                pixels, target.label_map(), row, parameters, augment=self.train, spec=self.spec
+            )
+            images[row] = torch.from_numpy(np.ascontiguousarray(moved.transpose(2, 0, 1)))
             maps[row] = torch.from_numpy(np.ascontiguousarray(labels))
         return images, maps, bad
 
-    def _parameters(self, pixels: Pixels, index: Ints, key: Ints, repetition: int) -> AugmentParameters | None:
-        """The draws of one image, keyed as those of any other batches."""
+    def _parameters(self, images: list[Pixels], indices: Ints, repetitions: Ints) -> AugmentParameters | None:
+        """The draws of a batch, keyed as those of any other batches."""
         if self.train is None:
             return None
-        draws = Draws(hash_key(self.seed, self.epoch, "augment"), key)
+        draws = Draws(hash_key(self.seed, self.epoch, "augment"), indices * 4096 + repetitions)
         mirror = None
         if self.train.flip == "alternating":
-            mirror = alternating_flips(Draws(hash_key(self.seed, "flip"), index), np.array([self.epoch + repetition]))
-        size = np.array([[pixels.shape[1], pixels.shape[0]]])
-        return draw_parameters(size, self.train, draws, size=self.spec.size, mirror=mirror)
+            mirror = alternating_flips(Draws(hash_key(self.seed, "flip"), indices), self.epoch + repetitions)
+        sizes = np.array([[pixels.shape[1], pixels.shape[0]] for pixels in images])
+        return draw_parameters(sizes, self.train, draws, size=self.spec.size, mirror=mirror)
 
-    def _readable(self, index: int, bad: dict[str, str]) -> tuple[Pixels, LabelMap]:
-        """Image and label map at an index; where they cannot be read, those of the next readable image."""
-        for other in range(index, index + min(MAX_REPLACEMENTS, len(self.dataset))):
+    def _replacement(self, index: int, why: BadImage, bad: dict[str, str]) -> tuple[Pixels, Target]:
+        """The next readable image, with its target, in place of one that is not."""
+        bad[self.dataset.where(index)] = str(why)
+        for other in range(index + 1, index + min(MAX_REPLACEMENTS, len(self.dataset))):
             at = other % len(self.dataset)
             try:
-                return read_pair(self.dataset, at)
+                return self.dataset.image_and_target(at)
             except BadImage as error:
                 bad[self.dataset.where(at)] = str(error)
         raise TooManyBad(bad, len(self.dataset))
 
 
-def read_pair(data: TargetView, index: int) -> tuple[Pixels, LabelMap]:
-    """An image and its label map; BadImage if one cannot be read or they differ in size."""
-    pixels, target = data.image_and_target(index)
-    labels = target.label_map()
-    if pixels.shape[:2] != labels.shape[1:]:
-        (h, w), (y, x) = pixels.shape[:2], labels.shape[1:]
-        raise BadImage(f"{data.where(index)} has {w} x {h} pixels, its masks have {x} x {y}.")
-    return pixels, labels
-
-
 def apply_parameters(
     pixels: Pixels,
     labels: LabelMap,
+    row: int,
     parameters: AugmentParameters | None,
     *,
     augment: Augment | None,
@@ -179,11 +180,11 @@ def apply_parameters(
     height, width = pixels.shape[:2]
     if parameters is None or augment is None:
         return resize_and_crop(Image.fromarray(pixels), spec), resize_map(labels, (0, 0, width, height), spec.size)
-    left, upper, right, lower = (int(v) for v in parameters.boxes[0])
-    out = transform(pixels[upper:lower, left:right], 0, parameters, augment=augment, spec=spec)
+    left, upper, right, lower = (int(v) for v in parameters.boxes[row])
+    out = transform(pixels[upper:lower, left:right], row, parameters, augment=augment, spec=spec)
     maps = resize_map(labels, (left, upper, right, lower), spec.size)
-    maps = maps[..., ::-1] if parameters.mirror[0] else maps
-    down, across = (int(v) for v in parameters.shifts[0])
+    maps = maps[..., ::-1] if parameters.mirror[row] else maps
+    down, across = (int(v) for v in parameters.shifts[row])
     if down or across:
         maps = maps[:, reflected_indices(maps.shape[1], down)][..., reflected_indices(maps.shape[2], across)]
     return out, maps

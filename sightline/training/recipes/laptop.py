@@ -147,10 +147,9 @@ def laptop_tune(*, num_images: int | None = None, lr: float = 0.01) -> Recipe:
 
 
 def laptop_dense(data: str = "scenes/count", *, epochs: float | None = None) -> Recipe:
-    """Segmentation or detection with masks on two cores, from scratch or on trained weights: the default of
-    `--task segment` and `--task detect`.
+    """Segmentation or detection with masks on two cores: the default of `--task segment` and `--task detect`.
 
-        sightline train scenes/count --size 64 --model vit-nano8 --task detect --out runs/objects
+        sightline train scenes/cells --size 64 --model vit-nano8 --recipe laptop_dense --task detect --out runs/cells
 
     AdamW 2e-3, batch 32, weight decay 0.05, warm-up of a twentieth, cosine, clip 1; images flipped, masks along with
     them. A linear head segments, 20 queries detect, with masks at every second pixel.
