@@ -14,6 +14,7 @@ import click
 
 import sightline as sl
 from sightline.cli.shell import show, tell, verb
+from sightline.training.system import keep_freed_memory
 
 BARS = "▁▂▃▄▅▆▇█"
 DENSE = ("segment", "detect")
@@ -156,6 +157,7 @@ def run_training(
     **how: Any,
 ) -> None:
     """Open data, recipe and model from the options; then run `sl.fit`, a smoke run, or the resume check."""
+    keep_freed_memory()
     given = {name: how[name] for name in ("val", "num", "fraction", "size")}
     split = sl.training.split_data(data, split=how["share"], **given)
     if is_first_process():

@@ -208,9 +208,14 @@ def test_recipes(capsys):
         (("--few-shot",), "10 images of every class"),
         (("--size", "18"), "Try 16 x 16"),
         (("--size", "15"), "scenes are drawn at 16"),
+        (("--set", "optimizer=muon", "--set", 'trained=("head.*",)'), "Muon orthogonalizes the matrices"),
+        (("--task", "masked", "--set", "augment.cutmix=1"), "--set augment.cutmix=0 for task=masked"),
+        (("--set", "compile=true"), "needs a C++ compiler, and no-such-compiler is not here"),
+        (("--set", "layout=channels-last"), "channels-last is for convolutions"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_sentence_and_leave_nothing(capsys, words, sentence, tmp_path):
+def test_mistakes_are_one_sentence_and_leave_nothing(capsys, words, sentence, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
     said = run(capsys, "train", *SCENES, *NANO, *words, "--out", tmp_path / "run", code=2)
     assert sentence in said
     assert "Traceback" not in said
