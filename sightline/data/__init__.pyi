@@ -1,9 +1,9 @@
 from .arrays import Arrays as Arrays
 from .augment.augment import Augment as Augment
 from .batches import Batches as Batches
-from .corruptions.corrupted import CORRUPTIONS as CORRUPTIONS
 from .corruptions.corrupted import Corrupted as Corrupted
 from .corruptions.corrupted import corrupt as corrupt
+from .corruptions.corrupted import corruption_kinds as corruption_kinds
 from .datasets import Dataset as Dataset
 from .errors import BadImage as BadImage
 from .errors import TooManyBad as TooManyBad

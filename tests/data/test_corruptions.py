@@ -11,7 +11,7 @@ def photo(size, index=0):
     return np.asarray(sl.dataset("scenes/shape", num=4, size=size)[index][0])
 
 
-@pytest.mark.parametrize("kind", sl.data.CORRUPTIONS)
+@pytest.mark.parametrize("kind", sl.data.corruption_kinds())
 def test_every_severity_changes_more_than_the_last_at_any_size(kind):
     for size in (24, 96):
         images = [photo(size, i) for i in range(4)]
@@ -24,12 +24,12 @@ def test_every_severity_changes_more_than_the_last_at_any_size(kind):
 
 def test_the_draws_are_keyed():
     image = photo(24)
-    pairs = {k: [sl.data.corrupt(image, k, 3, index=i) for i in (0, 1)] for k in sl.data.CORRUPTIONS}
+    pairs = {k: [sl.data.corrupt(image, k, 3, index=i) for i in (0, 1)] for k in sl.data.corruption_kinds()}
     random = [k for k, pair in pairs.items() if not np.array_equal(*pair)]
     assert set(random) == {
         "gaussian-noise", "shot-noise", "impulse-noise", "glass-blur", "motion-blur", "snow", "frost", "fog", "elastic",
     }  # fmt: skip
-    for kind in sl.data.CORRUPTIONS:
+    for kind in sl.data.corruption_kinds():
         again = [sl.data.corrupt(image, kind, 3, seed=1, index=7) for _ in range(2)]
         assert np.array_equal(*again)
     narrow = sl.data.corrupt(photo(40)[:24], "motion-blur", 2)

@@ -11,11 +11,19 @@ from sightline.data.images import Pixels, decode
 from sightline.fingerprints import FileStamp
 
 SEVERITIES = (1, 2, 3, 4, 5)
-CORRUPTIONS = tuple(KINDS)
+
+
+def corruption_kinds() -> tuple[str, ...]:
+    """The names of the 15 corruptions: noise, blur, weather, digital.
+
+    >>> sl.data.corruption_kinds()[:3]
+    ('gaussian-noise', 'shot-noise', 'impulse-noise')
+    """
+    return tuple(KINDS)
 
 
 def corrupt(image: ArrayLike | Image.Image, kind: str, severity: int, *, seed: int = 0, index: int = 0) -> Pixels:
-    """An image (h, w, 3) with one of the 15 corruptions of `sl.data.CORRUPTIONS`, at severity 1 to 5.
+    """An image (h, w, 3) with one of the 15 corruptions of `sl.data.corruption_kinds()`, at severity 1 to 5.
 
     The same seed and index give the same noise, at every severity: only its strength differs.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.corruptions.corrupted import CORRUPTIONS, SEVERITIES, Corrupted
+from sightline.data.corruptions.corrupted import SEVERITIES, Corrupted, corruption_kinds
 from sightline.data.datasets import Dataset
 from sightline.evals.accuracy import TTA, logits, match_classes
 from sightline.evals.extraction import describe
@@ -97,7 +97,7 @@ def evaluate_corruptions(
     >>> sl.evals.evaluate_corruptions(model, data, ["contrast"], severities=[1, 5]).accuracy.shape
     (1, 2)
     """
-    chosen = tuple(CORRUPTIONS if kinds is None else kinds)
+    chosen = tuple(corruption_kinds() if kinds is None else kinds)
     if not chosen or not len(severities):
         raise ValueError("Give at least one kind of corruption and one severity.")
     size = round(min(model.image.size) / model.image.crop)
