@@ -156,5 +156,5 @@ def block_paths(model: nn.Module) -> list[str]:
 def _check_ours(model: nn.Module) -> None:
     if not isinstance(model, Model):
         raise ValueError(
-            f"The layers of a {type(model).__name__} are not known to Sightline: load its weights with sl.load."
+            f"The layers of a {type(model).__name__} are not known: load its weights into one of ours with sl.load."
         )
