@@ -16,7 +16,7 @@ from sightline.training.run.folder import Run
 from sightline.training.train_state import StepResult, TrainState
 
 log = logging.getLogger("sightline.training")
-RANK = 2.0  # below this, features have collapsed; the lowest of a sound network, trained or not, was 4.8 (docs/log.md)
+RANK = 2.0  # below this, features have collapsed; the lowest of a sound network, trained or not, was 4.5 (docs/log.md)
 LARGEST_LOSS = 2.0**24  # float32 represents every integer up to here
 MEMORY_ERRORS = ("can't allocate memory", "not enough memory", "out of memory")  # messages of torch's allocators
 NETWORK_ERRORS = ("gloo", "nccl", "connection", "peer", "socket", "timed out")  # words in a failed exchange
