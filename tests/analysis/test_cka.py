@@ -224,17 +224,15 @@ def test_within_one_model(vit, make_images):
 def test_stable_over_batch_sizes_and_orders():
     """A known pair of layers: the unbiased value stays, whatever the batch; the order of images does not matter."""
     vit = sl.build("vit-nano4", classes=0, depth=2)
-    data = sl.dataset("scenes/objects", num=1024, size=32)
-    values = [
-        sl.cka(vit, None, data, layers="blocks", tokens="gap", batch=b).similarity[0, 1] for b in (16, 128, 512, 1024)
-    ]
+    data = sl.dataset("scenes/objects", num=512, size=32)
+    values = [sl.cka(vit, None, data, layers="blocks", tokens="gap", batch=b).similarity[0, 1] for b in (16, 128, 512)]
     assert max(values) - min(values) < 0.01
-    mixed = sl.cka(vit, None, data, layers="blocks", tokens="gap", batch=512, n=1024, seed=5)
-    assert mixed.similarity[0, 1] == pytest.approx(values[2], abs=0.01)
+    mixed = sl.cka(vit, None, data, layers="blocks", tokens="gap", batch=256, n=512, seed=5)
+    assert mixed.similarity[0, 1] == pytest.approx(values[1], abs=0.01)
     whole = sl.cka(
-        vit, None, data.subset(indices=np.arange(1024)[::-1].copy()), layers="blocks", tokens="gap", batch=1024
+        vit, None, data.subset(indices=np.arange(512)[::-1].copy()), layers="blocks", tokens="gap", batch=512
     )
-    assert whole.similarity[0, 1] == pytest.approx(values[3], abs=1e-6)
+    assert whole.similarity[0, 1] == pytest.approx(values[2], abs=1e-6)
 
 
 def test_repeats_are_averaged(vit, cnn, make_images):
