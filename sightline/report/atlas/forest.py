@@ -11,6 +11,7 @@ from sightline.report.atlas.answers import deciding, margin
 WIDTH = 260  # of the plot of one effect
 LIMIT = 6.0  # half widths of an interval on either side of the bound; beyond, an arrow
 ROW, LABEL, PLOT = 18, 152, 210
+LETTERS = 23  # that fit before the plot
 HUES = {"holds": "var(--yes)", "does not hold": "var(--no)", "undecided": "var(--open)"}
 
 
@@ -73,9 +74,10 @@ def line(row: Mapping[str, Any], y: float) -> str:
     far = math.nan if effect is None else margin(effect)
     color, state = HUES[row["state"]], row["state"]
     label = f"{row['claim']} ({row['study']})"
-    words = (
-        f'<a href="#{escape(row["id"])}"><text x="{LABEL - 8}" y="{y + 4}" text-anchor="end">{escape(label)}</text></a>'
-    )
+    label = label if len(label) <= LETTERS else row["claim"]
+    narrow = f' textLength="{LABEL - 8}" lengthAdjust="spacingAndGlyphs"' if len(label) > LETTERS else ""
+    place = f'x="{LABEL - 8}" y="{y + 4}" text-anchor="end"{narrow}'
+    words = f'<a href="#{escape(row["id"])}"><text {place}>{escape(label)}</text></a>'
     if not math.isfinite(far):
         return words + f'<text x="{LABEL + PLOT / 2 + 6}" y="{y + 4}" opacity=".6">no interval yet</text>'
     low, high = LABEL + at(far - 1), LABEL + at(far + 1)
