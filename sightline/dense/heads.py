@@ -12,7 +12,7 @@ from sightline.dense.config import DenseConfig
 from sightline.dense.maps import check_queries, first_tokens, last_map, layer_maps, map_stride, run_block
 from sightline.models import checks
 from sightline.models.construct import Model
-from sightline.models.layers import Attention, Mlp, xavier_uniform_
+from sightline.models.layers import Attention, Mlp, initialize_branch, xavier_uniform_
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 
@@ -120,15 +120,8 @@ class QueryHead(nn.Module):
         nn.init.normal_(self.queries, std=1.0, generator=generator)
         for module in self.modules():
             match module:
-                case Attention():
-                    for matrix in (*module.qkv.weight.chunk(3), module.out.weight):
-                        xavier_uniform_(matrix, generator)
-                    nn.init.zeros_(module.qkv.bias)
-                    nn.init.zeros_(module.out.bias)
-                case Mlp():
-                    for dense in (module.fc1, module.fc2):
-                        xavier_uniform_(dense.weight, generator)
-                        nn.init.zeros_(dense.bias)
+                case Attention() | Mlp():
+                    initialize_branch(module, generator)
                 case nn.Conv2d() | nn.ConvTranspose2d():
                     fan = module.weight[0].numel() if isinstance(module, nn.Conv2d) else module.in_channels
                     nn.init.normal_(module.weight, std=fan**-0.5, generator=generator)

@@ -250,3 +250,17 @@ def lecun_normal_(kernel: Tensor, generator: torch.Generator) -> None:
     fan_in = kernel[0].numel()
     std = math.sqrt(1 / fan_in) / 0.87962566103423978  # std of a unit normal cut at +-2
     nn.init.trunc_normal_(kernel, std=std, a=-2 * std, b=2 * std, generator=generator)
+
+
+def initialize_branch(branch: "Attention | Mlp", generator: torch.Generator, *, bias_std: float = 0.0) -> None:
+    """Xavier's rule for every matrix of an attention or an MLP, each third of qkv by itself; biases of attention are 0,
+    those of an MLP normal with `bias_std`."""
+    if isinstance(branch, Attention):
+        for matrix in (*branch.qkv.weight.chunk(3), branch.out.weight):
+            xavier_uniform_(matrix, generator)
+        for bias in (branch.qkv.bias, branch.out.bias):
+            nn.init.zeros_(bias) if bias is not None else None
+        return
+    for dense in (branch.fc1, branch.fc2):
+        xavier_uniform_(dense.weight, generator)
+        nn.init.normal_(dense.bias, std=bias_std, generator=generator) if bias_std else nn.init.zeros_(dense.bias)

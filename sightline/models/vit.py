@@ -19,6 +19,7 @@ from sightline.models.layers import (
     Mlp,
     PatchEmbed,
     TokenBatchNorm,
+    initialize_branch,
     lecun_normal_,
     xavier_uniform_,
 )
@@ -371,15 +372,8 @@ class ViT(nn.Module, Displayable):
             match module:
                 case Positions() | RelativePositions():
                     module.initialize(generator)
-                case Attention():
-                    for matrix in (*module.qkv.weight.chunk(3), module.out.weight):
-                        xavier_uniform_(matrix, generator)
-                    for bias in (module.qkv.bias, module.out.bias):
-                        nn.init.zeros_(bias) if bias is not None else None
-                case Mlp():
-                    for dense in (module.fc1, module.fc2):
-                        xavier_uniform_(dense.weight, generator)
-                        nn.init.normal_(dense.bias, std=1e-6, generator=generator)
+                case Attention() | Mlp():
+                    initialize_branch(module, generator, bias_std=1e-6)
                 case MapPool():
                     for matrix in (module.query.weight, *module.key_value.weight.chunk(2), module.out.weight):
                         xavier_uniform_(matrix, generator)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sightline.data.draws import Draws, Ints
 from sightline.models.hybrid import Hybrid
-from sightline.models.layers import Attention, Mlp, xavier_uniform_
+from sightline.models.layers import Attention, Mlp, initialize_branch, xavier_uniform_
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 from sightline.training.objectives.patches import (
@@ -131,16 +131,8 @@ class Decoder(nn.Module):
         """As a ViT is initialized; the last layer is no classifier, so it starts at Xavier too."""
         nn.init.normal_(self.mask_token, std=0.02, generator=generator)
         for module in self.modules():
-            match module:
-                case Attention():
-                    for matrix in (*module.qkv.weight.chunk(3), module.out.weight):
-                        xavier_uniform_(matrix, generator)
-                    nn.init.zeros_(module.qkv.bias)
-                    nn.init.zeros_(module.out.bias)
-                case Mlp():
-                    for dense in (module.fc1, module.fc2):
-                        xavier_uniform_(dense.weight, generator)
-                        nn.init.zeros_(dense.bias)
+            if isinstance(module, Attention | Mlp):
+                initialize_branch(module, generator)
         for dense in (self.narrow, self.out):
             xavier_uniform_(dense.weight, generator)
             nn.init.zeros_(dense.bias)
