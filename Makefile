@@ -44,6 +44,7 @@ attack: .venv/developer
 	$(BIN)/python -m tests.attack --scale $(SCALE)
 	$(BIN)/python -m tests.attack.kills
 	$(BIN)/python -m tests.attack.study_kills
+	$(BIN)/python -m tests.attack.every_fault
 
 fast: .venv/developer  ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"

@@ -1,5 +1,6 @@
 """The engine: what decides a run is its key, the state is the file system, and a failure stays its own."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sightline.studies.definitions.table import STUDIES
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.local import run_local
 from sightline.studies.engine.results import core_hours, write_results
+from sightline.studies.engine.running import unfinished
 from sightline.studies.engine.specs import recipe_of, sparse, task_of
 from sightline.studies.engine.store import Store, with_needs, write
 from sightline.studies.engine.study import Decides, Question, SeedNumbers
@@ -192,3 +194,50 @@ def test_what_two_studies_share_was_spent_once(tmp_path):
         write(tmp_path / f"{name}.spent.json", {"core_hours": sum(seconds.values()) / 3600, "seconds": seconds})
     write(tmp_path / "decay.spent.json", {"core_hours": 2.0})  # written before there were seconds
     assert core_hours(tmp_path / f"{name}.json" for name in ("data", "shots", "decay")) == 1.75 + 2
+
+
+@pytest.fixture
+def results(done, tmp_path):
+    """A folder that holds the results of the tiny study alone, as on another machine."""
+    write_results(done, "tiny", TINY.plan((0,)), smoke=False)
+    shutil.copytree(done.path / "results", tmp_path / "copy" / "results")
+    return tmp_path / "copy"
+
+
+def test_results_alone_are_enough_to_resume(done, results):
+    before = (results / "results" / "tiny.json").read_bytes()
+    said = []
+    (path,) = sl.studies.run_studies(["tiny"], out=results, seeds=1, say=said.append)
+    assert path.read_bytes() == before
+    assert not (results / "runs").exists()
+    assert core_hours([path]) == pytest.approx(core_hours([done.path / "results" / "tiny.json"]))
+    assert sl.studies.studies_status(results)[0]["hours left"] == 0
+
+
+def test_what_results_lack_is_trained_and_nothing_else(results):
+    path = results / "results" / "tiny.json"
+    whole = path.read_bytes()
+    held = sl.spec.from_json(whole.decode())
+    del held["checksum"]
+    held["rows"] = [row for row in held["rows"] if row["cell"]["rate"] == 1e-3]
+    held["runs"].pop(train(1e-2, 0).key)
+    write(path, held)
+    sl.studies.run_studies(["tiny"], out=results, seeds=1, say=lambda text: None)
+    assert [p.name for p in (results / "runs").iterdir()] == [train(1e-2, 0).key]
+    assert path.read_bytes() == whole
+
+
+def test_fewer_seeds_lose_no_measurement(results):
+    sl.studies.run_studies(["tiny"], out=results, seeds=1, only={"rate": ["0.01"]}, say=lambda text: None)
+    sl.studies.run_studies(["tiny"], out=results, seeds=1, say=lambda text: None)
+    assert not (results / "runs").exists()
+
+
+def test_damaged_results_are_set_aside(results):
+    path = results / "results" / "tiny.json"
+    path.write_bytes(path.read_bytes().replace(b'"accuracy": 0', b'"accuracy": 1', 1))
+    said = []
+    store = Store(results)
+    assert len(unfinished(store, with_needs(list(TINY.plan((0,))[0].values())), said.append)) > 3
+    assert "tiny.json was damaged" in said[0]
+    assert path.with_name("tiny.json.damaged").exists()

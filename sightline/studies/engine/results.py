@@ -14,6 +14,7 @@ from sightline.evals.interval import t95
 from sightline.spec import from_json
 from sightline.studies.definitions.table import STUDIES, get_study
 from sightline.studies.effects import FEWEST_SEEDS, Effect, holm
+from sightline.studies.engine.earlier import counts, earlier_runs, earlier_seconds
 from sightline.studies.engine.specs import VERSION, Measurement, Training
 from sightline.studies.engine.store import Store, read, with_needs, write
 from sightline.studies.engine.study import Decides, Label, SeedNumbers
@@ -31,20 +32,26 @@ def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Mea
     for seed, measurements in plan.items():
         for (measured, cell), m in measurements.items():
             if store.state(m) == "done":
-                rows.append({"name": measured, "cell": dict(cell), "seed": seed, "numbers": store.result(m)})
-    trainings = [t for t in tasks if isinstance(t, Training) and store.state(t) == "done"]
-    known = [store.result(t) for t in trainings]
-    total = {k: sum(n for r in known if isinstance(n := r.get(k, 0), int)) for k in ("images", "macs")}
+                label = {"name": measured, "cell": dict(cell), "seed": seed, "key": m.key}
+                rows.append({**label, "numbers": store.result(m)})
+    before, runs = earlier_runs(store), {}
+    for t in (t for t in tasks if isinstance(t, Training)):
+        if store.state(t) == "done":
+            runs[t.key] = counts(store.result(t))
+        elif t.key in before:
+            runs[t.key] = before[t.key]
+    total = {k: sum(run.get(k, 0) for run in runs.values()) for k in ("images", "macs")}
     failed = [{"key": t.key, "reason": store.reason(t)} for t in tasks if store.state(t) == "failed"]
-    complete = all(store.state(t) == "done" for t in tasks)
+    complete = all(store.state(t) == "done" for t in tasks if isinstance(t, Measurement))
     head = {"study": name, "version": VERSION, "smoke": smoke, "seeds": list(plan), "complete": complete}
-    seconds = {t.key: round(store.spent(t), 1) for t in tasks}
+    known = earlier_seconds(store)
+    seconds = {t.key: round(store.spent(t) or known.get(t.key, 0.0), 1) for t in tasks}
     folder, command = store.path / "results", f"sightline study run {name}{' --smoke' if smoke else ''}"
     cost = {"core_hours": round(sum(seconds.values()) / 3600, 3), "tasks": len(tasks), "failed": failed}
     cost |= {**environment(), "command": command, "seconds": seconds}
     with store.writing():
         write(folder / f"{name}.spent.json", cost)
-        write(folder / f"{name}.json", {**head, "trainings": len(trainings), **total, "rows": rows})
+        write(folder / f"{name}.json", {**head, "trainings": len(runs), **total, "runs": runs, "rows": rows})
     return folder / f"{name}.json"
 
 

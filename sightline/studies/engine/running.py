@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sightline.studies.definitions.table import get_study
+from sightline.studies.engine.earlier import restore, unfinished_tasks
 from sightline.studies.engine.local import run_local
 from sightline.studies.engine.results import write_results
 from sightline.studies.engine.slurm import Cluster, run_slurm
@@ -99,7 +100,8 @@ def unfinished(store: Store, tasks: Iterable[Task], say: Callable[[str], None]) 
     with store.writing():
         for path in (p for t in whole for p in store.repair(t)):
             say(f"{path.with_suffix('')} was damaged: it is now {path.name}, and what it was for is done again")
-        todo = [t for t in whole if store.state(t) != "done"]
+        restore(store, say)
+        todo = unfinished_tasks(store, whole)
         for task in todo:
             store.describe(task)
     say(f"{len(whole)} tasks, {len(whole) - len(todo)} of them done before; in {store.path}")
@@ -146,7 +148,8 @@ def started_in(path: Path) -> Started:
 def status_row(store: Store, started: Started, jobs: int) -> dict[str, Any]:
     """Progress of one study."""
     tasks = started.tasks()
-    states = {t.key: store.state(t) for t in tasks}
+    open_tasks = {t.key for t in unfinished_tasks(store, tasks)}
+    states = {t.key: store.state(t) if t.key in open_tasks else "done" for t in tasks}
     spent = {t.key: store.spent(t) for t in tasks if states[t.key] == "done"}
     left = 0.0
     for kind in (True, False):

@@ -34,7 +34,7 @@ class Store:
             if there != VERSION:
                 versions = f"runs of version {there!s:.40} of the studies; this is version {VERSION}"
                 raise ValueError(f"{self.path} holds {versions}: give another --out.")
-        elif self.path.is_dir() and (other := sorted(p.name for p in self.path.iterdir() if p.name[0] != ".")):
+        elif self.path.is_dir() and (other := sorted(p.name for p in self.path.iterdir() if _is_foreign(p))):
             raise ValueError(f"{self.path} holds {other[0]} and no studies: give another --out.")
         elif self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file: give a folder as --out.")
@@ -129,6 +129,11 @@ class Store:
         """Core-seconds that a task has cost so far; what was killed is not counted, nor what a damaged file says."""
         path = self.folder(task) / SPENT
         return core_seconds(read(path)) if path.exists() and _is_whole(path, task) else 0.0
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether something was in the folder before any study; results alone may be, copied from another machine."""
+    return path.name[0] != "." and path.name != "results"
 
 
 def core_seconds(held: Mapping[str, Any]) -> float:
