@@ -16,7 +16,7 @@ from sightline.models.construct import Model, change
 from sightline.models.mixer import refuse_other_grid
 from sightline.spec import ImageSpec
 from sightline.training.parallel import ProcessGroup
-from sightline.training.preflight.execution import find_compiler
+from sightline.training.preflight.execution import find_compiler, survives_bfloat16
 from sightline.training.preflight.overlap import count_overlap
 from sightline.training.preflight.plan import Plan, make_plan
 from sightline.training.recipe import Recipe
@@ -63,6 +63,11 @@ def check_run(
         )
     if recipe.compile and next(model.parameters()).device.type == "cpu":
         check_compiler()
+    if recipe.precision == "bfloat16" and next(model.parameters()).device.type == "cpu" and not survives_bfloat16():
+        raise ValueError(
+            "A product in bfloat16 kills the process on this CPU, which announces instructions that do not work here: "
+            "--set precision=float32."
+        )
     for _, size in recipe.sizes:
         # refuses sizes that are not multiples of the patch size, and another number of patches for a Mixer
         refuse_other_grid(model.config, change(model.config, size=pair(size)))

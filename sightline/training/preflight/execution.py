@@ -1,9 +1,12 @@
-"""How the steps of a run are executed: compiled or not, and in which memory layout, by what pays for its length."""
+"""How the steps of a run are executed: compiled or not, in which memory layout and precision, by what pays here."""
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ GAIN: dict[type, float] = {ViT: 1.1, BiT: 1.15}
 COMPILE_SECONDS = 75
 OPERATIONS_PER_SECOND = 40e9
 MARGIN = 2  # compiling must save this many times what it takes
+CHOSEN = ("compile", "layout", "precision")
+MULTIPLY = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 
 
 def select_execution(
@@ -29,7 +34,8 @@ def select_execution(
 ) -> tuple[Recipe, str]:
     """The recipe with `compile` and `layout` chosen, and a sentence that says why; fields in `asked` stay.
 
-    A run that has begun keeps what it began with: both decide the last bits of sums. `images` is the number of training
+    bfloat16, where a recipe has it, becomes float32 on a CPU without instructions for it, which would be slower. A run
+    that has begun keeps what it began with: all of these decide bits of its sums. `images` is the number of training
     images. The choice does not depend on what else the machine does, so the same command makes the same run.
 
     >>> import tempfile
@@ -39,7 +45,7 @@ def select_execution(
     """
     there = _recorded(Run(folder))
     if there is not None:
-        kept = {k: there.get(k, getattr(recipe, k)) for k in ("compile", "layout") if k not in asked}
+        kept = {k: there.get(k, getattr(recipe, k)) for k in CHOSEN if k not in asked}
         return replace(recipe, **kept), f"{_describe(kept.get('compile', recipe.compile))}, as the run began"
     compiled, why = _compile_pays(model, recipe, images)
     if "compile" in asked:
@@ -48,6 +54,10 @@ def select_execution(
     if "layout" not in asked and not compiled and _last_channels_pay(model):
         recipe = replace(recipe, layout="channels-last")
         why += "; channels last, which suits a stem that keeps the resolution"
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    if recipe.precision == "bfloat16" and "precision" not in asked and on_cpu and not computes_bfloat16():
+        recipe = replace(recipe, precision="float32")
+        why += "; in float32, since this CPU has no instructions for bfloat16"
     return recipe, f"{_describe(compiled)}: {why}"
 
 
@@ -55,6 +65,21 @@ def find_compiler() -> tuple[str | None, tuple[str, ...]]:
     """The C++ compiler that torch.compile would call on a CPU, or None; and the names that were looked for."""
     names = (os.environ["CXX"],) if "CXX" in os.environ else ("g++", "clang++", "c++", "cl")
     return next((found for found in map(shutil.which, names) if found), None), names
+
+
+def computes_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16 that work."""
+    known = (getattr(torch.cpu, f"_is_{name}_supported", bool) for name in ("avx512_bf16", "amx_tile"))
+    return any(has() for has in known) and survives_bfloat16()
+
+
+@cache
+def survives_bfloat16() -> bool:
+    """Whether a product in bfloat16 ends well. Some systems announce matrix units that they do not let anybody use, and
+    the process is killed; so a process of its own tries it."""
+    if not getattr(torch.cpu, "_is_amx_tile_supported", bool)():
+        return True
+    return subprocess.run([sys.executable, "-c", MULTIPLY], capture_output=True).returncode == 0
 
 
 def core_seconds(model: Model, recipe: Recipe, images: int) -> float:

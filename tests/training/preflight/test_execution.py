@@ -83,3 +83,26 @@ def test_the_command_line_says_it(tmp_path, capsys):
     assert code == 0
     assert "core-minutes are too short for it; channels last" in said
     assert "channels last in memory" in said
+
+
+def test_bfloat16_is_kept_where_the_cpu_computes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "computes_bfloat16", lambda: True)
+    assert select("vit-nano4", steps=10, out=tmp_path, precision="bfloat16")[0].precision == "bfloat16"
+    monkeypatch.setattr(execution, "computes_bfloat16", lambda: False)
+    found, why = select("vit-nano4", steps=10, out=tmp_path, precision="bfloat16")
+    assert found.precision == "float32"
+    assert "no instructions for bfloat16" in why
+    asked = select("vit-nano4", steps=10, out=tmp_path, precision="bfloat16", asked={"precision"})
+    assert asked[0].precision == "bfloat16"
+
+
+def test_a_cpu_that_dies_of_bfloat16_is_found_out_in_another_process(monkeypatch):
+    execution.survives_bfloat16.cache_clear()
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    monkeypatch.setattr(execution, "MULTIPLY", "import os; os.abort()")
+    try:
+        assert not execution.survives_bfloat16()
+        with pytest.raises(ValueError, match="--set precision=float32"):
+            sl.fit(sl.build("vit-nano4", classes=10, size=16), data(32)[0], recipe(precision="bfloat16"))
+    finally:
+        execution.survives_bfloat16.cache_clear()
