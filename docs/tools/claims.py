@@ -1,6 +1,5 @@
 """Write the atlas, and the statuses in docs/papers.md, from docs/studies: `python docs/tools/claims.py`."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -51,13 +50,8 @@ def status(study: str, claims: Iterable[str], rows: Rows) -> str:
 
 def numbers(row: Mapping[str, Any]) -> str:
     """Seeds, and the effect that decides."""
-    effects = sorted(row["effects"], key=lambda e: ("does not hold", "undecided", "holds").index(e["state"]))
-    if not effects or not math.isfinite(effects[0]["value"]):
-        return "not measured yet"
-    e = effects[0]
-    known = math.isfinite(e["low"])
-    found = f"{e['value']:.3g}" + (f" [{e['low']:.3g} to {e['high']:.3g}]" if known else "")
-    return f"{row['seeds']} seeds: {sl.spec.legible(found)}"
+    found = sl.studies.effect_text(sl.studies.decisive_effect(row["effects"]))
+    return found if found == "not measured" else f"{row['seeds']} seeds: {found}"
 
 
 def headline(rows: Iterable[Mapping[str, Any]], hours: float) -> str:

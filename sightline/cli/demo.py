@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 import time
 from collections.abc import Sequence
@@ -61,7 +60,5 @@ def claim_rows(verdicts: Sequence[sl.studies.Verdict]) -> list[dict[str, Any]]:
 
 def verdict_row(v: sl.studies.Verdict) -> dict[str, Any]:
     """A verdict with its decisive effect; the page shows all effects."""
-    effect = min(v.effects, key=lambda e: ("does not hold", "undecided", "holds").index(e.state)) if v.effects else None
-    known = effect is not None and math.isfinite(effect.value)
-    value = f"{effect.value:.2g} [{effect.low:.2g}, {effect.high:.2g}]" if known and effect else ""
+    value = sl.studies.effect_text(sl.studies.decisive_effect(v.plain()["effects"]))
     return {"claim": v.claim, "models": ", ".join(v.models), "verdict": v.state, "effect": value, "paper": v.statement}

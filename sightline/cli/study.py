@@ -166,14 +166,12 @@ def levels(only: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
 
 def claim_row(row: dict[str, Any]) -> dict[str, Any]:
     """A claim with the effect that decides it; the page has all of them."""
-    order = ("does not hold", "undecided", "holds")
-    effect = min(row["effects"], key=lambda e: order.index(e["state"])) if row["effects"] else None
-    value = "" if effect is None else f"{effect['value']:.3g} [{effect['low']:.3g}, {effect['high']:.3g}]"
+    effect = sl.studies.decisive_effect(row["effects"])
     return {
         "claim": row["claim"],
         "verdict": "smoke" if row["smoke"] else row["state"],
         "seeds": row["seeds"],
-        "effect": sl.spec.legible(value) if effect else "",
+        "effect": sl.studies.effect_text(effect),
         "of": effect["what"] if effect else "",
     }
 

@@ -3,6 +3,8 @@ from .definitions.table import get_study as get_study
 from .definitions.table import list_studies as list_studies
 from .demo import Demo as Demo
 from .effects import Effect as Effect
+from .effects import decisive_effect as decisive_effect
+from .effects import effect_text as effect_text
 from .effects import holm as holm
 from .effects import over_images as over_images
 from .effects import over_seeds as over_seeds

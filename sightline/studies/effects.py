@@ -224,3 +224,42 @@ def holm(ps: Sequence[float], *, level: float = LEVEL) -> list[bool]:
             break
         survives[i] = True
     return survives
+
+
+def decisive_effect(effects: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The effect that a verdict rests on, of those in `Verdict.plain()`: a refuted one, else an undecided one, else the
+    one nearest to its bound.
+
+    >>> def effect(value):
+    ...     e = sl.studies.Effect(what="gain", value=value, low=value - 0.1, high=value + 0.1)
+    ...     return {**vars(e), "state": e.state}
+    >>> sl.studies.decisive_effect([effect(0.9), effect(0.3), effect(-0.5)])["value"]
+    -0.5
+    """
+    order = ("does not hold", "undecided", "holds")
+    return min(effects, key=lambda e: (order.index(e["state"]), distance_to_bound(e)), default=None)
+
+
+def distance_to_bound(effect: Mapping[str, Any]) -> float:
+    """How far an effect is on the claimed side of its bound, in half widths of its interval; NaN without one."""
+    half = (effect["high"] - effect["low"]) / 2
+    gap = effect["value"] - effect["bound"]
+    inside = {"above": gap, "below": -gap}.get(effect["side"], effect["margin"] - abs(gap))
+    return float(inside / half) if math.isfinite(half) and half > 0 else math.nan
+
+
+def effect_text(effect: Mapping[str, Any] | None) -> str:
+    """Value and interval for people to read.
+
+    >>> sl.studies.effect_text({"value": 0.25, "low": 0.125, "high": 0.375})
+    '0.25 [0.125 to 0.375]'
+    >>> sl.studies.effect_text({"value": 0.25, "low": float("nan"), "high": float("nan")})
+    '0.25, no interval'
+    >>> sl.studies.effect_text(None)
+    'not measured'
+    """
+    if effect is None or math.isnan(effect["value"]):
+        return "not measured"
+    known = not (math.isnan(effect["low"]) or math.isnan(effect["high"]))
+    interval = f" [{effect['low']:.3g} to {effect['high']:.3g}]" if known else ", no interval"
+    return legible(f"{effect['value']:.3g}{interval}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.spec import legible
+from sightline.studies.effects import decisive_effect, effect_text
 
 Row = Mapping[str, Any]
 
@@ -21,32 +21,16 @@ class AnswerPart:
     def sentence(self, rows: Sequence[Row]) -> str:
         """What the study found, with the effect that decides it; says so where nothing was measured."""
         row = next((r for r in rows if r["claim"] == self.claim and not r["smoke"]), None)
-        effect = None if row is None else deciding(row)
+        effect = None if row is None else decisive_effect(row["effects"])
         if row is None or effect is None or not math.isfinite(effect["value"]):
             return f"{self.claim} is not measured yet."
-        known = math.isfinite(effect["low"])
-        found = f"{effect['value']:.3g}" + (f" [{effect['low']:.3g}, {effect['high']:.3g}]" if known else "")
-        numbers = f"({self.claim}: {effect['what']}, {legible(found)})"
+        numbers = f"({self.claim}: {effect['what']}, {effect_text(effect)})"
         match row["state"]:
             case "holds":
                 return f"{self.that[0].upper()}{self.that[1:]}{f', so {self.so}' if self.so else ''} {numbers}."
             case "does not hold":
                 return f"It is not found that {self.that} {numbers}."
         return f"Undecided is whether {self.that} {numbers}."
-
-
-def deciding(row: Row) -> dict[str, Any] | None:
-    """The effect that a verdict rests on: a refuted one, else an undecided one, else the weakest."""
-    order = ("does not hold", "undecided", "holds")
-    return min(row["effects"], key=lambda e: (order.index(e["state"]), margin(e)), default=None)
-
-
-def margin(e: Mapping[str, Any]) -> float:
-    """How far an effect is on the claimed side of its bound, in half widths of its interval."""
-    half = (e["high"] - e["low"]) / 2
-    gap = e["value"] - e["bound"]
-    inside = {"above": gap, "below": -gap}.get(e["side"], e["margin"] - abs(gap))
-    return inside / half if math.isfinite(half) and half > 0 else math.nan
 
 
 QUESTIONS: dict[str, tuple[AnswerPart, ...]] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from sightline.report.atlas.answers import deciding, margin
+from sightline.studies.effects import decisive_effect, distance_to_bound
 
 WIDTH = 260  # of the plot of one effect
 LIMIT = 6.0  # half widths of an interval on either side of the bound; beyond, an arrow
@@ -70,8 +70,8 @@ def at(x: float) -> float:
 
 def line(row: Mapping[str, Any], y: float) -> str:
     """One claim: its name, its interval, and an arrow where it lies beyond the plot."""
-    effect = deciding(row)
-    far = math.nan if effect is None else margin(effect)
+    effect = decisive_effect(row["effects"])
+    far = math.nan if effect is None else distance_to_bound(effect)
     color, state = HUES[row["state"]], row["state"]
     label = f"{row['claim']} ({row['study']})"
     label = label if len(label) <= LETTERS else row["claim"]
