@@ -29,8 +29,8 @@ class AnswerPart:
             case "holds":
                 return f"{self.that[0].upper()}{self.that[1:]}{f', so {self.so}' if self.so else ''} {numbers}."
             case "does not hold":
-                return f"It is not found that {self.that} {numbers}."
-        return f"Undecided is whether {self.that} {numbers}."
+                return f"We do not find that {self.that} {numbers}."
+        return f"It is undecided whether {self.that} {numbers}."
 
 
 QUESTIONS: dict[str, tuple[AnswerPart, ...]] = {
