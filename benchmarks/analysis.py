@@ -8,7 +8,6 @@ other burn time without doing anything.
 
 import contextlib
 import io
-import json
 import os
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import sightline as sl
-from benchmarks.race import RESULTS, high_water, matmul_speed, save
+from benchmarks.race import high_water, matmul_speed, save, saved
 from sightline.analysis.similarity.grams import Grams, unusable
 from sightline.analysis.similarity.measures import gram, raw_gram
 from sightline.analysis.similarity.sums import Sums
@@ -266,13 +265,12 @@ def main(rounds: int = 2, *parts: str) -> None:
         "compare": compare_seconds,
         "memory": lambda: {"peak MiB of cka, by images": {n: peak_alone(n) for n in (128, 1280)}},
     }
-    saved = RESULTS / "analysis.json"
-    out: dict = json.loads(saved.read_text()) if parts and saved.exists() else {}
-    out |= {"batch": BATCH, "threads": 1, "layers": [len(select_layers(s)), len(select_layers(t))]}
+    out = {"batch": BATCH, "threads": 1, "layers": [len(select_layers(s)), len(select_layers(t))]}
     for name in parts or runs:
         found = runs[name]()
         out |= found | {f"rounds, {name}": rounds}
         print({k: v for k, v in found.items() if k not in ("attention rounds", "seconds per batch")}, flush=True)
+        out = saved("analysis") | out if parts else out
         if isinstance(out.get("torch_cka"), dict) and "seconds per batch" in out:
             whole_factor(out)
         save("analysis", out)

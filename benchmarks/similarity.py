@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sightline as sl
 from benchmarks.analysis import BATCH, in_turns, ratio
-from benchmarks.race import RESULTS, save
+from benchmarks.race import save, saved
 from sightline.analysis.similarity.grams import Grams
 from sightline.analysis.similarity.measures import gram
 from sightline.analysis.similarity.sums import CALIBRATED, LEAN, PRINTED, WITHIN, Sums
@@ -143,12 +143,12 @@ def main(rounds: int = 2, *parts: str) -> None:
         "positives": all_positives,
         "costs": lambda: {"costs": costs(rounds)},
     }
-    saved = RESULTS / "similarity.json"
-    out = json.loads(saved.read_text()) if parts and saved.exists() else {}
+    out: dict[str, object] = {}
     for name in parts or runs:
         found = runs[name]()
         print(json.dumps(found, indent=1), flush=True)
-        save("similarity", out := out | found)
+        out |= found
+        save("similarity", saved("similarity") | out if parts else out)
 
 
 if __name__ == "__main__":
