@@ -1,8 +1,9 @@
-"""How fast looking is: `python -m benchmarks.analysis [rounds]`, about five minutes for two rounds.
+"""How fast looking is: `python -m benchmarks.analysis [rounds [parts]]`, about eight minutes for two rounds of all.
 
-CKA against the plain forward passes and against torch_cka 0.21, attention statistics, `compare`, and peak memory.
-Contestants take turns, ratios are taken round by round, medians reported. Processor time of one thread: other work on
-the machine does not count, and threads that wait for each other burn time without doing anything.
+Parts: attention (statistics of heads), torch_cka (against torch_cka 0.21), forward (CKA against the plain forward
+passes), compare, memory; what is saved of the others stays. Contestants take turns, ratios are taken round by round,
+medians reported. Processor time of one thread: other work on the machine hardly counts, and threads that wait for each
+other burn time without doing anything.
 """
 
 import contextlib
@@ -22,10 +23,11 @@ import torch
 from torch import Tensor, nn
 
 import sightline as sl
-from benchmarks.race import high_water, save
+from benchmarks.race import high_water, matmul_speed, save, saved
 from sightline.analysis.similarity.grams import Grams, unusable
-from sightline.analysis.similarity.measures import gram
+from sightline.analysis.similarity.measures import gram, raw_gram
 from sightline.analysis.similarity.sums import Sums
+from sightline.memory import freed_memory_kept
 from sightline.models.taps import record
 from sightline.observe.model import ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import select_layers
@@ -54,20 +56,47 @@ def ratio(times: dict[str, list[float]], name: str, to: str) -> float:
 
 
 def against_forward(s: ObservedModel, t: ObservedModel, images: Sequence[Tensor], rounds: int) -> dict[str, object]:
-    """CKA of every tap and of block outputs, over the forward passes of both models without any tap."""
+    """CKA of every tap and of block outputs, over the forward passes of both models without any tap: as anybody calls
+    them, and with freed memory kept, as the analyses do."""
 
     def forward(i: int) -> None:
         with evaluation_mode(s, t):
             s.model(images[i % BATCHES]), t.model(images[i % BATCHES])
 
+    def kept(i: int) -> None:
+        with freed_memory_kept():
+            forward(i)
+
     def cka(layers: str) -> Callable[[int], object]:
         return lambda i: sl.cka(s.model, t.model, images[i % BATCHES], batch=BATCH, layers=layers)
 
-    times = in_turns({"forward": forward, "all": cka("all"), "blocks": cka("blocks")}, rounds)
+    runs = {"forward": forward, "all": cka("all"), "blocks": cka("blocks"), "forward, memory kept": kept}
+    with evaluation_mode(s, t):
+        s.model(images[0][:2]), t.model(images[0][:2])  # kernels are packed once
+    times = in_turns(runs, rounds)
     return {
         "cka, all taps, x forward": ratio(times, "all", "forward"),
         "cka, blocks, x forward": ratio(times, "blocks", "forward"),
+        "cka, all taps, x forward with memory kept": ratio(times, "all", "forward, memory kept"),
         "seconds per batch": times,
+        "multiply-adds": arithmetic(s, t, images[0]),
+    }
+
+
+def arithmetic(s: ObservedModel, t: ObservedModel, images: Tensor) -> dict[str, float]:
+    """Multiply-adds of a batch, in units of 10^9: of the forward passes, and of half of every Gram matrix; and how fast
+    half a Gram matrix and a large matrix product are, in GFLOP/s."""
+    macs = sum(sl.cost(name).macs for name in ("vit-s16", "bit-r50x1")) * BATCH
+    wide = sizes(s, images), sizes(t, images)
+    half = BATCH * (BATCH + 1) // 2
+    features = max(wide[1].values())
+    x = torch.randn(BATCH, features)
+    seconds = statistics.median(spent(lambda: raw_gram(x)) for _ in range(5))
+    return {
+        "forward": macs / 1e9,
+        "gram": half * sum(sum(w.values()) for w in wide) / 1e9,
+        "gram, GFLOP/s": 2 * half * features / seconds / 1e9,
+        "matrix product, GFLOP/s": matmul_speed() / 1e9,
     }
 
 
@@ -212,30 +241,41 @@ def peak_alone(images: int) -> float:
     return float(run.stdout.split()[-1])
 
 
-def main(rounds: int = 2) -> None:
+def compare_seconds() -> dict[str, object]:
+    small = sl.build("vit-mini4", classes=8), sl.build("bit-mini", classes=8)
+    with tempfile.TemporaryDirectory() as folder:
+        scenes = sl.dataset("scenes/shape", "test", num=256, size=32)
+        return {"compare of vit-mini4 and bit-mini, s": spent(lambda: sl.compare(*small, scenes, folder))}
+
+
+def peer(s: ObservedModel, t: ObservedModel, images: Tensor, rounds: int) -> dict[str, object]:
+    try:
+        return {"torch_cka": against_torch_cka(s, t, images, rounds)}
+    except ImportError:
+        return {"torch_cka": 'not installed: pip install -e ".[bench]"'}
+
+
+def main(rounds: int = 2, *parts: str) -> None:
     torch.set_num_threads(1)
     s, t = observe(sl.build("vit-s16", classes=10).eval()), observe(sl.build("bit-r50x1", classes=10).eval())
     data = sl.dataset("scenes/objects", "test", num=BATCH * BATCHES, size=224)
     images = [x for x, _ in data.batches(s.image, batch=BATCH)]
-    out: dict = {"images": BATCH * min(rounds, BATCHES), "batch": BATCH, "rounds": rounds, "threads": 1}
-    out["layers"] = [len(select_layers(s)), len(select_layers(t))]
-    out |= attention(s, images[0][:HEADS], 4 * rounds + 1)
-    print({k: v for k, v in out.items() if k != "attention rounds"}, flush=True)
-    try:
-        out["torch_cka"] = against_torch_cka(s, t, images[0], 2 * rounds + 1)
-    except ImportError:
-        out["torch_cka"] = 'not installed: pip install -e ".[bench]"'
-    print(out["torch_cka"], flush=True)
-    out |= against_forward(s, t, images, rounds)
-    if isinstance(out["torch_cka"], dict):
-        whole_factor(out)
-    small = sl.build("vit-mini4", classes=8), sl.build("bit-mini", classes=8)
-    with tempfile.TemporaryDirectory() as folder:
-        scenes = sl.dataset("scenes/shape", "test", num=256, size=32)
-        out["compare of vit-mini4 and bit-mini, s"] = spent(lambda: sl.compare(*small, scenes, folder))
-    out["peak MiB of cka, by images"] = {n: peak_alone(n) for n in (128, 1280)}
-    print({k: v for k, v in out.items() if k not in ("attention rounds", "seconds per batch")})
-    save("analysis", out)
+    runs: dict[str, Callable[[], dict[str, object]]] = {
+        "attention": lambda: attention(s, images[0][:HEADS], 4 * rounds + 1),
+        "torch_cka": lambda: peer(s, t, images[0], 2 * rounds + 1),
+        "forward": lambda: against_forward(s, t, images, rounds),
+        "compare": compare_seconds,
+        "memory": lambda: {"peak MiB of cka, by images": {n: peak_alone(n) for n in (128, 1280)}},
+    }
+    out = {"batch": BATCH, "threads": 1, "layers": [len(select_layers(s)), len(select_layers(t))]}
+    for name in parts or runs:
+        found = runs[name]()
+        out |= found | {f"rounds, {name}": rounds}
+        print({k: v for k, v in found.items() if k not in ("attention rounds", "seconds per batch")}, flush=True)
+        out = saved("analysis") | out if parts else out
+        if isinstance(out.get("torch_cka"), dict) and "seconds per batch" in out:
+            whole_factor(out)
+        save("analysis", out)
 
 
 if __name__ == "__main__":
@@ -245,4 +285,4 @@ if __name__ == "__main__":
             [sys.executable, "-m", "benchmarks.analysis", *sys.argv[1:]],
             {**os.environ, "OMP_NUM_THREADS": "1"},
         )
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:2]), *sys.argv[2:])

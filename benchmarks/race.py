@@ -75,3 +75,9 @@ def report(title: str, rows: dict[str, dict]) -> None:
 def save(name: str, data: dict) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def saved(name: str) -> dict:
+    """What was measured before; nothing where nothing was."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,14 +1,17 @@
-"""Whether the intervals and the p of CKA are right, and what they cost: `python -m benchmarks.similarity [MODEL DATA]`.
+"""Whether the intervals and the p of CKA are right, and their cost: `python -m benchmarks.similarity [rounds [parts]]`.
 
+Parts: coverage, positives, costs; each ends within some minutes of a core, and what is saved of the others stays.
 Coverage: a finite population of images, many samples of it, and how often the 95 % interval of a sample contains the
-value of the population. MODEL and DATA: weights and photographs; without them a small untrained ViT on scenes.
-False positives: independent features of few and of many dimensions, 32 to 1,024 images. Costs: processor time of one
-thread, ViT-S/16 against BiT-R50x1, all taps, a batch of 128.
+value of the population: DeiT-Tiny on photographs of pets if the shared data are there (SIGHTLINE_SHARED), else a small
+untrained ViT on scenes. False positives: independent features of few and of many dimensions, 32 to 1,024 images.
+Costs: processor time of one thread, ViT-S/16 against BiT-R50x1, all taps, a batch of 128.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,13 +19,14 @@ from torch import Tensor
 
 import sightline as sl
 from benchmarks.analysis import BATCH, in_turns, ratio
-from benchmarks.race import save
+from benchmarks.race import save, saved
 from sightline.analysis.similarity.grams import Grams
 from sightline.analysis.similarity.measures import gram
 from sightline.analysis.similarity.sums import CALIBRATED, LEAN, PRINTED, WITHIN, Sums
 from sightline.evals.interval import jackknife
 
-DRAWS = 400
+DRAWS = 300
+SHARED = Path(os.environ.get("SIGHTLINE_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 Matrix = Callable[[np.ndarray], float]
 STATISTICS: dict[str, Matrix] = {
     "one pair of layers": lambda s: float(s[0, -1]),
@@ -114,24 +118,41 @@ def costs(rounds: int) -> dict[str, object]:
     }
 
 
-def main(*given: str) -> None:
-    torch.set_num_threads(1)
-    model = sl.load(given[0]) if given else sl.build("vit-nano4", classes=10)
-    data = sl.dataset(given[1]) if given else sl.dataset("scenes/objects", num=1000, size=32)
+def all_coverage() -> dict[str, object]:
+    if SHARED.is_dir():
+        model, data = sl.load(SHARED / "deit_tiny_patch16_224_in1k.npz"), sl.dataset(SHARED / "pets", split="train")
+        what = "DeiT-Tiny on training photographs of Oxford-IIIT Pets, mean of the patches of each block"
+    else:
+        model, data = sl.build("vit-nano4", classes=10), sl.dataset("scenes/objects", num=1000, size=32)
+        what = "untrained vit-nano4 on scenes/objects at 32 px, mean of the patches of each block"
     grams, labels = population(model, data)
-    out: dict[str, object] = {"population": len(labels), "layers": len(grams), "draws": DRAWS}
+    out: dict[str, object] = {"images": what, "population": len(labels), "layers": len(grams), "draws": DRAWS}
     for n, batch in ((64, 64), (128, 64), (128, 128)):
         out[f"coverage, {n} images in batches of {batch}"] = coverage(grams, labels, n, batch)
-        print(out, flush=True)
-    out["false positives"] = {n: false_positives(n) for n in (32, 64, 128, 256, 512, 1024)}
-    print(out["false positives"], flush=True)
-    out["costs"] = costs(1)
-    print(out["costs"])
-    save("similarity", out)
+    return out
+
+
+def all_positives() -> dict[str, object]:
+    return {"false positives": {str(n): false_positives(n) for n in (32, 64, 128, 256, 512, 1024)}}
+
+
+def main(rounds: int = 2, *parts: str) -> None:
+    torch.set_num_threads(1)
+    runs: dict[str, Callable[[], dict[str, object]]] = {
+        "coverage": all_coverage,
+        "positives": all_positives,
+        "costs": lambda: {"costs": costs(rounds)},
+    }
+    out: dict[str, object] = {}
+    for name in parts or runs:
+        found = runs[name]()
+        print(json.dumps(found, indent=1), flush=True)
+        out |= found
+        save("similarity", saved("similarity") | out if parts else out)
 
 
 if __name__ == "__main__":
     if os.environ.get("OMP_NUM_THREADS") != "1":  # NumPy reads it when it is imported
         command = [sys.executable, "-m", "benchmarks.similarity", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "OMP_NUM_THREADS": "1"})
-    main(*sys.argv[1:])
+    main(*map(int, sys.argv[1:2]), *sys.argv[2:])

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sightline"
 FLOORS = [
     {"untrusted"},
-    {"files", "archives", "fingerprints", "progress", "sharing"},
+    {"files", "archives", "fingerprints", "memory", "progress", "sharing"},
     {"spec"},
     {"models", "data"},
     {"weights", "adoption", "references"},

@@ -63,7 +63,7 @@ def mass_radii(
     >>> import torch
     >>> field = torch.zeros(9, 9); field[4, 4] = 1
     >>> sl.analysis.mass_radii(field, (4.5, 4.5))
-    [0.0, 0.0]
+    [0.0, 0.4]
     """
     return all_radii(field[None], center, shares)[0].tolist()
 
@@ -71,13 +71,26 @@ def mass_radii(
 def all_radii(
     fields: Float[Tensor, "g y x"], center: tuple[float, float], shares: Sequence[float] = (0.5, 0.9)
 ) -> Float[Tensor, "g s"]:
-    """The same for several fields around one center; NaN for a field without mass."""
+    """The same for several fields around one center; NaN for a field without mass.
+
+    A pixel is one pixel wide: its mass comes in evenly while the radius grows from half a pixel before its middle to
+    half a pixel behind. A radius that could only be the distance of a pixel would jump from one to the next, and its
+    error over images could not be told.
+    """
     y = torch.arange(fields.shape[1], dtype=torch.float64) + 0.5 - center[0]
     x = torch.arange(fields.shape[2], dtype=torch.float64) + 0.5 - center[1]
-    far, order = torch.hypot(y[:, None], x[None, :]).flatten().sort()
-    mass = fields.double().flatten(1).cpu()[:, order].cumsum(1)
-    whole = mass[:, -1:]
-    found = [far[(mass / whole < share - 1e-9).sum(1).clamp(max=len(far) - 1)] for share in shares]
+    far = torch.hypot(y[:, None], x[None, :]).flatten()
+    radius, order = torch.cat([far - 0.5, far + 0.5]).sort()
+    each = fields.double().flatten(1).cpu()
+    growth = torch.cat([each, -each], 1)[:, order].cumsum(1)  # of the mass, from each radius to the next
+    mass = torch.nn.functional.pad((growth[:, :-1] * radius.diff()).cumsum(1), (1, 0))
+    whole = each.sum(1, keepdim=True)
+    found = []
+    for share in shares:
+        after = (mass < share * whole).sum(1, keepdim=True).clamp(1, len(radius) - 1)
+        missing = share * whole - mass.gather(1, after - 1)
+        more = missing / growth.gather(1, after - 1).clamp(min=1e-300)
+        found.append((radius[after - 1] + more.clamp(max=1.0)).clamp(min=0)[:, 0])
     return torch.where(whole > 0, torch.stack(found, dim=1), torch.nan)
 
 

@@ -14,7 +14,7 @@ import click
 
 import sightline as sl
 from sightline.cli.shell import show, tell, verb
-from sightline.training.system import keep_freed_memory
+from sightline.memory import keep_freed_memory
 
 BARS = "▁▂▃▄▅▆▇█"
 DENSE = ("segment", "detect")

@@ -23,6 +23,7 @@ from sightline.data.errors import BadImage
 from sightline.data.images import normalize, read_bytes, resize_and_crop
 from sightline.data.opening import model_batch, open_image
 from sightline.data.scenes.scenes import Scenes
+from sightline.memory import freed_memory_kept
 from sightline.observe.model import ObservedModel
 from sightline.progress import progress
 from sightline.sharing import digest
@@ -109,9 +110,10 @@ class ImageSource:
         empty = True
         batch: Batch
         shown = progress(cast(Sequence[Batch], Steps(source, steps)), what)
-        for batch in self._distinct(shown) if self.distinct else shown:
-            empty = False
-            yield batch
+        with freed_memory_kept():
+            for batch in self._distinct(shown) if self.distinct else shown:
+                empty = False
+                yield batch
         if empty:
             raise ValueError("There are no images to analyze.")
 

@@ -36,20 +36,17 @@ def largest_step(x: NDArray) -> float:
 
 def receptive(e: Evidence) -> Iterator[Assessment]:
     def judge(vit: Model, cnn: Model, a: ReceptiveField, b: ReceptiveField) -> Assessment:
-        one = 0.25 / max(a.maps.shape[2], b.maps.shape[2])  # pixels' distances from a center lie closer than that
         low = over_images(
             "radius of 90 % of the mass in the lowest block, ViT minus CNN",
             lambda x, y: x[0] - y[0],
             radii(a),
             radii(b),
-            step=one,
         )
         jump = over_images(
             "largest growth from one block to the next, ViT minus CNN",
             lambda x, y: largest_step(x) - largest_step(y),
             radii(a),
             radii(b),
-            step=one,
         )
         return Assessment(models=(vit.id, cnn.id), effects=(low, jump), note="in widths of the image")
 

@@ -1,16 +1,12 @@
 """What depends on the operating system: signals, memory limits. Each has a fallback for the others."""
 
-import ctypes
 import math
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of glibc's malloc.h
 
 
 @contextmanager
@@ -36,22 +32,6 @@ def catch_stop_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees, which the next step takes again; whether that is possible here.
-
-    Without it, glibc returns large tensors to the system and gets them back page by page: an eighth of a training step
-    of a small ViT, where it was measured. The numbers stay the same, the peak rises by some percent. For a process that
-    does nothing but train; a wish in glibc's own environment variables counts more.
-    """
-    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
-        return False
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    return bool(set_option(MMAP_THRESHOLD, 2**30) and set_option(TRIM_THRESHOLD, 2**31 - 1))
 
 
 def peak_memory() -> float:

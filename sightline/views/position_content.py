@@ -60,10 +60,12 @@ def split_sentence(r: PositionContent) -> str:
     first, top, last, key = (
         percent(float(each[at])) + between(float(each[at]), float(half[at]), percent, most=1) for at in places
     )
+    share, wide = float(r.share[0, block, head]), float(r.head_band()[0, block, head])
+    one = percent(share) + between(share, wide, percent, most=1)
     return (
         f"Position explains {first} of the first block's logits, {top} at most (block {most + 1}) and {last} of the "
         f"last block's; what an image adds to a key whatever the query is explains {key} there. Most positional is "
-        f"head {head + 1} of block {block + 1} ({percent(float(r.share[0, block, head]))})."
+        f"head {head + 1} of block {block + 1}: {one}."
     )
 
 

@@ -112,18 +112,22 @@ def outliers_sentence(r: OutlierTokens) -> str:
     range_ = between(r.sinks[sink], half, lambda x: f"{x:.1f}")
     ends = f"; in block {sink + 1}, {r.sinks[sink]:.1f} patches per image{range_} are attention sinks"
     if not r.share.any():
+        images = int(r.how.get("n", 0))
+        rare = f" ({images} images: at most {percent(wilson(0, images)[1])} of such images have one)" if images else ""
         return (
-            f"No patch is an outlier: the largest norm is at most {ratio:.1f} times the median of its image on average"
-            f"{ends}."
+            f"No patch is an outlier{rare}: the largest norm is at most {ratio:.1f} times the median of its image on "
+            f"average{ends}."
         )
     channel, share = r.top_channels(1)[0]
     mass = r.mass[:, r.groups.index("outlier patches")]
     half = r.norm_band[r.peak, 2] if len(r.norm_band) else np.nan
     many = percent(float(r.share[r.peak])) + between(float(r.share[r.peak]), half, percent, most=1)
+    most = float(mass.max())
+    half = r.mass_band[mass.argmax(), r.groups.index("outlier patches")] if len(r.mass_band) else np.nan
     return (
         f"After {counted(r.places[r.peak])}, {many} of the patches are outliers, with up to "
         f"{ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive up to "
-        f"{percent(float(mass.max()))} of the attention{ends}."
+        f"{percent(most)}{between(most, half, percent, most=1)} of the attention{ends}."
     )
 
 
@@ -202,9 +206,12 @@ def shorten(text: str, most: int = 22) -> str:
 
 
 def lens_sentence(r: LogitLens) -> str:
-    settled = r.decided()
-    late = np.median(settled[settled >= 0]) if (settled >= 0).any() else np.nan
-    when = "is never settled" if np.isnan(late) else f"is settled from {counted(r.places[int(late)])} on (median)"
+    by_place = np.array([((r.decided() >= 0) & (r.decided() <= i)).sum() for i in range(len(r.places))])
+    early = np.flatnonzero(2 * by_place >= len(r.targets))
+    at = int(early[0]) if early.size else len(r.places) - 1
+    low, high = (percent(end) for end in wilson(int(by_place[at]), len(r.targets)))
+    share = f"{percent(by_place[at] / len(r.targets))} of the images ({low} to {high})"
+    when = f"is settled from {counted(r.places[at])} on in {share}" if by_place[at] else "is never settled"
     hits = (r.rank == 0)[..., r.prefix :].mean(2)[:, -1]
     value, half = float(hits.mean()), float(half_width(hits))
     return (
@@ -312,7 +319,8 @@ def patching_sentence(r: ActivationPatching) -> str:
     if r.heads.size:
         heads = r.heads.mean(0)
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
-        text += f"; of the heads, head {h + 1} of block {b + 1} restores most ({percent(float(heads[b, h]))})"
+        share = percent(float(heads[b, h])) + between(float(heads[b, h]), float(half_width(r.heads[:, b, h])), percent)
+        text += f"; of the heads, head {h + 1} of block {b + 1} restores most, {share}"
     if r.prefix.shape[2]:
         most = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
         where = f"from {counted(r.places[most[0]])} on" if most.size else "nowhere"

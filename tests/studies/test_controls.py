@@ -141,7 +141,7 @@ def probed(**changes):
     return [replace(r, accuracy=rows, replicates=without_groups(rows, 0.005))]
 
 
-UP = np.linspace(0.2, 1, 6) * 0.8
+UP, CHANCE = np.linspace(0.2, 1, 6) * 0.8, np.full(6, 0.1)
 
 
 def by_data(small, large):
@@ -196,7 +196,7 @@ CONTROLS = {
     "B6": Control(
         {"as stated": [makers.episodes()]},
         {"more ways help": [makers.episodes(few=0.6, many=0.9)], "shots hurt": [makers.episodes(one=0.9, five=0.6)]},
-        {},
+        {"ways and shots make no difference": [makers.episodes(few=0.7, many=0.7, one=0.7, five=0.7)]},
     ),
     "C1": Control(
         {"even ViT": [heat(banded(0.8), VIT), heat(banded(0.1), CNN, seed=1)]},
@@ -311,7 +311,7 @@ CONTROLS = {
     "C19": Control(
         {"apart at the end": probed()},
         {"apart in the middle": probed(patches=UP * 0.5), "never apart": probed(patches=UP, all=UP)},
-        {},
+        {"nothing learned": probed(cls=CHANCE, patches=CHANCE, all=CHANCE, first=CHANCE, gap=CHANCE)},
     ),
     "C20": Control(
         {"figure 12": by_data((0.95, 0.7), (0.95, 0.4))},
@@ -347,6 +347,7 @@ def cases(kind):
 
 def test_every_claim_has_controls():
     assert {c.number for c in CLAIMS} == set(CONTROLS)
+    assert not [number for number, control in CONTROLS.items() if not all(control)]
 
 
 @pytest.mark.parametrize(("number", "results"), cases("holds"))

@@ -1,9 +1,7 @@
 """What depends on the operating system, and what happens where it has no such thing."""
 
 import math
-import os
 import signal
-import subprocess
 import sys
 import threading
 
@@ -48,26 +46,3 @@ def test_other_threads_catch_nothing():
     thread.start()
     thread.join()
     assert seen == [(False, before)]
-
-
-FAULTS = """
-import resource, sys
-from sightline.training.system import keep_freed_memory
-kept = keep_freed_memory() if sys.argv[1] == "keep" else None
-for _ in range(3):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    bytearray(64 * 2**20)[::4096]
-print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
-def test_freed_memory_is_kept_unless_the_user_has_a_wish():
-    def faults(word, **around):
-        env = {**{k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}, **around}
-        return subprocess.run([sys.executable, "-c", FAULTS, word], capture_output=True, text=True, env=env).stdout
-
-    assert int(faults("plain").split()[1]) > 1000
-    kept, count = faults("keep").split()
-    assert (kept, int(count) < 200) == ("True", True)
-    assert faults("keep", MALLOC_TOP_PAD_="0").split()[0] == "False"

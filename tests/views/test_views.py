@@ -9,7 +9,7 @@ import sightline as sl
 from sightline.spec import About, ModelId
 from sightline.views import table
 from sightline.views.table import VIEWS, view_of
-from sightline.views.view import Paper, View
+from sightline.views.view import Paper, View, percent
 from tests.views import makers
 
 EVERY = makers.every()
@@ -110,3 +110,39 @@ def test_heads_without_a_distance_are_counted():
     assert "6 of 18 heads spend all attention on prefix tokens" in said
     assert "nan" not in said
     sl.draw(gone)
+
+
+def sentence(r):
+    return view_of(r).sentence(r)
+
+
+def test_shares_of_images_and_pairs_have_intervals():
+    """What a sentence claims of single tokens, it claims of images that were drawn: with the interval over them."""
+    lens = makers.logit_lens(12)
+    assert "is settled from block 2 on in 100 % of the images (76 % to 100 %)" in sentence(lens)
+    late = replace(lens, agrees=np.tile([0.0, 0, 0, 1], (12, 1)) * (np.arange(12) < 3)[:, None])
+    assert "is settled from block 3 on in 25 % of the images (8.9 % to 53 %)" in sentence(late)
+    assert "is never settled" in sentence(replace(lens, agrees=0 * lens.agrees))
+    outliers = makers.outlier_tokens()
+    none = replace(outliers, share=0 * outliers.share, how={"n": 73})
+    assert "No patch is an outlier (73 images: at most 5.0 % of such images have one)" in sentence(none)
+    mass = outliers.mass.copy()
+    mass[:, 1] = [0.1, 0.2, 0.1]
+    known = replace(outliers, mass=mass, mass_band=np.full_like(mass, 0.05))
+    assert "they receive up to 20 % (15 % to 25 %) of the attention" in sentence(known)
+
+
+def test_heads_have_intervals():
+    once = makers.patching()
+    heads = np.array([0.1, 0.2, 0.3])[:, None, None] * np.array([[1.0, 0.5], [0.2, 0.1]])
+    thrice = replace(once, heads=heads, branches=np.repeat(once.branches, 3, 0), classes=np.repeat(once.classes, 3, 0))
+    assert "head 1 of block 1 restores most, 20 % (0 % to 45 %)" in sentence(thrice)
+    assert "restores most, 20 %;" in sentence(replace(once, heads=heads[1:2]))
+    split = makers.position_content()
+    block, head = split.most_positional()
+    left = np.stack([split.energy * (1 + 0.02 * i * (np.arange(3) == 0)[:, None, None]) for i in range(-2, 3)])
+    shares = left[:, 0, block, head] / left[:, :, block, head].sum(1)
+    half = 2.776 * np.sqrt(0.8 * np.square(shares - shares.mean()).sum())
+    low, high = (percent(split.share[0, block, head] + d) for d in (-half, half))
+    assert f"({low} to {high})." in sentence(replace(split, replicates=left))
+    assert "to" not in sentence(split).rsplit(":", 1)[1]

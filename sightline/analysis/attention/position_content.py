@@ -67,6 +67,11 @@ class PositionContent(Result):
         """(3 parts, blocks): half widths of the 95 % intervals of `by_block` over images; NaN for few images."""
         return jackknife(np.array([_by_block(e) for e in self.replicates]).reshape(-1, *self.energy.shape[:2]))
 
+    def head_band(self) -> NDArray[np.float64]:
+        """(3 parts, blocks, heads): half widths of the 95 % intervals of `share` over images; NaN for few images."""
+        left = np.asarray(self.replicates).reshape(-1, *self.energy.shape)
+        return jackknife(left / np.maximum(left.sum(1, keepdims=True), 1e-300))
+
     def most_positional(self) -> tuple[int, int]:
         """Block and head with the largest share of position."""
         row = np.where(np.isnan(self.share[0]), -np.inf, self.share[0])
