@@ -16,6 +16,7 @@ import sightline as sl
 from sightline.cli.shell import show, tell, verb
 from sightline.training.system import keep_freed_memory
 
+OF_STEPS = ("lr", "norm/gradient", "norm/parameter", "norm/update", "data wait", "memory MiB")
 BARS = "▁▂▃▄▅▆▇█"
 DENSE = ("segment", "detect")
 LAPTOP = 20_000  # images: with fewer, and without an accelerator, `tune` takes a recipe for laptops
@@ -43,7 +44,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="SHARE",
                 help="For data without train/ and test/: train on this share, such as 0.8, and test on the rest.",
             ),
-            click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10000)."),
+            click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10,000)."),
             click.option("--fraction", type=float, help="Train on this share of the training data."),
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
             click.option("--seed", default=0, show_default=True),
@@ -100,7 +101,9 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 
 @verb
 @click.argument("data")
-@click.option("--model", "weights", required=True, help="Weights: a file, a run folder, or a published name.")
+@click.option("--model", "weights", required=True, 
+              help="Weights: a file (also of timm, torchvision or Google), a run folder, a published name, "
+              "or hf:NAME_OR_FOLDER.")  # fmt: skip
 @click.option(
     "--recipe",
     help="Name of the recipe; by default laptop_tune for up to 20,000 images without an accelerator, otherwise the "
@@ -241,7 +244,11 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
     if run.collapsed:
         facts["collapsed"] = run.collapsed
     facts["weights"] = str(run.path / "model.safetensors")
+    if not as_json:  # how the steps went is in the log, and in --json
+        facts = {name: value for name, value in facts.items() if name not in OF_STEPS}
     show(facts, as_json, title="finished")
+    if not as_json and not sl.training.is_rehearsal(run):
+        tell(f"Next: sightline predict {run.folder} IMAGE, or sightline report {run.folder}")
 
 
 def show_proof(proof: Any, as_json: bool) -> None:

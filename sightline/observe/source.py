@@ -17,6 +17,7 @@ from sightline.models.construct import build
 from sightline.models.variants import config
 from sightline.spec import ImageSpec
 from sightline.weights.loading import load
+from sightline.weights.published import zoo
 from sightline.weights.report import WeightsError
 
 log = logging.getLogger("sightline.observe")
@@ -47,10 +48,18 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
         return _ready(_call(Path(file), function)).eval()
     if (module := _from_library(name, size)) is not None:
         return module
-    if untrained and not Path(name).exists() and _is_variant(name):
+    if not Path(name).exists() and _is_variant(name):
+        if not untrained:
+            raise ValueError(_needs_weights(name))
         log.warning("%s is a variant, built untrained with random weights; give weights for a trained model.", name)
         return build(name, **(changes if size is None else {**changes, "size": size})).eval()
     return load(source, size=size)
+
+
+def _needs_weights(name: str) -> str:
+    known = [entry.name for entry in zoo(f"{name}.*")]
+    names = f" Weights for it: {', '.join(known)}." if known else " `sightline models --weights` lists trained ones."
+    return f"{name} alone is a variant with random weights, and this needs trained ones.{names}"
 
 
 def _ready(module: Any) -> Any:

@@ -97,8 +97,10 @@ def test_tune_takes_a_run_folder(capsys, smoked, folders, tmp_path):
 
 def test_a_rehearsal_makes_room_for_the_real_run(capsys, tmp_path):
     run(capsys, "train", *SCENES, *NANO, "--smoke", "--out", tmp_path / "run")
-    run(capsys, "train", *SCENES, *NANO, "--set", "steps=1", "--set", "batch=8", "--out", tmp_path / "run")
-    real = sl.Run(tmp_path / "run")
+    main(["train", *SCENES, *NANO, "--set", "steps=1", "--set", "batch=8", "--out", str(tmp_path / "run")])
+    real, said = sl.Run(tmp_path / "run"), capsys.readouterr()
+    assert f"Next: sightline predict {real.folder} IMAGE" in said.err
+    assert "norm/gradient" not in said.out
     assert real.about["ended"]["step"] == 1
     assert not sl.training.is_rehearsal(real)
 
