@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.export [GLOB]
 
-The papers' sizes come first, the smallest of them at the head, then ours for 32 pixels, every file in a process of its own. Results go to benchmarks/results/export.json as they come,
-so that a stopped benchmark resumes. With one thread, speed is processor time, the best of many turns; the load of the
-machine is saved beside it. A model that needs more memory than there is gets a row that says so, and is tried again
-the next time.
+The papers' sizes come first, the smallest of them at the head, then ours for 32 pixels, every file in a process of its
+own. Results go to benchmarks/results/export.json as they come, so that a stopped benchmark resumes. With one thread,
+speed is processor time, the best of many turns; the load of the machine is saved beside it. A model that needs more
+memory than there is gets a row that says so, and is tried again the next time.
 """
 
 import json

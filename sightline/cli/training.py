@@ -122,6 +122,11 @@ def tune(data: str, weights: str, recipe: str | None, data_is: str | None, task:
     if task in DENSE:
         tune_dense(data, weights, recipe, task, data_is=data_is, **how)
         return
+    if weights.startswith(("timm:", "torchvision:")):
+        raise ValueError(
+            f"tune trains models of Sightline's own code, and {weights} is another library's: save its weights "
+            "(torch.save(model.state_dict(), 'weights.pth')) and give --model weights.pth."
+        )
     is_bit = isinstance(sl.load(weights), sl.models.BiT)
     papers = "bit_hyperrule" if is_bit else "vit_finetune"
 
@@ -309,10 +314,11 @@ def row(summary: Any, as_json: bool) -> dict[str, Any]:
     facts |= {"steps": summary.steps, "loss": summary.loss, "val": summary.accuracy}
     if as_json:
         return {**facts, "train/loss": summary.train_loss, "val/accuracy": summary.val_accuracy}
-    return {**facts, "loss curve": sparkline(summary.train_loss), "val curve": sparkline(summary.val_accuracy)}
+    del facts["recipe"]  # a terminal has 80 columns
+    return {**facts, "losses": sparkline(summary.train_loss), "vals": sparkline(summary.val_accuracy)}
 
 
-def sparkline(values: Sequence[float], width: int = 16) -> str:
+def sparkline(values: Sequence[float], width: int = 7) -> str:
     """A curve as one line of text, scaled to its own range."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -96,7 +97,11 @@ def _call(file: Path, function: str) -> nn.Module:
     module = _run_file(file.resolve(), file.stat().st_mtime_ns)
     if not callable(make := getattr(module, function, None)):
         raise ValueError(f"{file} has no function {function!r}; a model as FILE.py:FUNCTION needs one.")
-    if not isinstance(model := make(), nn.Module):
+    try:
+        model = make()
+    except Exception as error:  # the user's code: of any type
+        raise ValueError(_failed(file, error)) from error
+    if not isinstance(model, nn.Module):
         raise ValueError(f"{function} in {file} returns a {type(model).__name__}; expected a module (torch.nn.Module).")
     return model
 
@@ -109,8 +114,18 @@ def _run_file(file: Path, changed: int) -> Any:
         raise ValueError(f"{file} cannot be run as Python.")
     log.warning("Running %s, as asked: its code can do whatever you can.", file)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's code: of any type
+        raise ValueError(_failed(file, error)) from error
     return module
+
+
+def _failed(file: Path, error: Exception) -> str:
+    """What went wrong in the user's file, and in which of its lines."""
+    places = [p.lineno for p in traceback.extract_tb(error.__traceback__) if Path(p.filename) == file.resolve()]
+    line = f", line {places[-1]}" if places else ""
+    return f"{file.name}{line} failed with {type(error).__name__}: {error}"
 
 
 def _is_variant(name: str) -> bool:

@@ -130,7 +130,10 @@ def test_assumed_names_are_said_to_be_assumed(capsys, tmp_path):
     ("words", "sentence"),
     [
         (("no-such", "photos"), "no file or folder no-such"),
-        (("vit-nano4", "photos"), "needs trained ones. Weights for it: vit-nano4.cifar10"),  # a variant has random weights
+        (
+            ("vit-nano4", "photos"),
+            "needs trained ones. Weights for it: vit-nano4.cifar10",
+        ),  # a variant has random weights
         (("nano.safetensors", "nothing.png"), "There is no image nothing.png"),
         (("nano.safetensors", "photos/*.gif"), "No file matches photos/*.gif"),
         (("nano.safetensors",), "Missing argument"),

@@ -107,7 +107,7 @@ def _guess(names: MixerNames, shapes: Shapes, hints: Hints) -> Guess:
     image = ImageSpec(size=checks.pair(config.size), mean=half, std=half, crop=0.875)
     doubt = (
         "The file does not say how to prepare images: the way of timm's copies of Google's files (mean and std 0.5, "
-        "bicubic, crop 0.875) is assumed. Others may need another; in Python, load(..., image=ImageSpec(...)) sets it."
+        "bicubic, crop 0.875) is assumed. Others may need another: in Python, load(..., image=ImageSpec(...))."
     )
     return Guess(config=config, image=image, warnings=(doubt,))
 

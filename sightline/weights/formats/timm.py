@@ -113,7 +113,7 @@ def _image(config: Config) -> tuple[ImageSpec, list[str]]:
         return deit, []  # DeiT, DeiT III, DINOv2
     doubt = (
         "The file does not say how to prepare images: DeiT's way (ImageNet mean and std, bicubic, crop 0.875) is "
-        "assumed. Weights from Google's files need mean and std 0.5; in Python, load(..., image=ImageSpec(...)) sets it."
+        "assumed. Weights from Google's files need mean and std 0.5: in Python, load(..., image=ImageSpec(...))."
     )
     return deit, [doubt]
 
