@@ -213,8 +213,8 @@ def head_attention_sentence(r: HeadAttention) -> str:
     own = r.summary()["heads that attend most to their own patch"]
     n, blocks, heads = r.attention.shape[:3]
     return (
-        f"{blocks} blocks of {heads} heads on {n} images; {percent(own)} of the heads attend most to their own patch, "
-        f"and the most attended patch receives {percent(float(r.peaks.mean()))} of the attention on average."
+        f"{blocks} blocks of {heads} heads on {n} image{'s' * (n > 1)}; {percent(own)} of the heads attend most to "
+        f"their own patch, and the most attended patch receives {percent(float(r.peaks.mean()))} of the attention on average."
     )
 
 
