@@ -212,9 +212,10 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
 def head_attention_sentence(r: HeadAttention) -> str:
     own = r.summary()["heads that attend most to their own patch"]
     n, blocks, heads = r.attention.shape[:3]
+    most = percent(float(r.peaks.mean()))
     return (
         f"{blocks} blocks of {heads} heads on {n} image{'s' * (n > 1)}; {percent(own)} of the heads attend most to "
-        f"their own patch, and the most attended patch receives {percent(float(r.peaks.mean()))} of the attention on average."
+        f"their own patch, and the most attended patch receives {most} of the attention on average."
     )
 
 
