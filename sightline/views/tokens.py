@@ -50,6 +50,12 @@ def outside_legend(ax: Any) -> None:
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
+def place_title(place: str) -> str:
+    """A place as the title of a map: "block 3", or of a CNN's "layer4.2" "unit 3"."""
+    last = counted(place).split(".")[-1]
+    return f"unit {int(last) + 1}" if last.isdigit() else last
+
+
 def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
     """Positions of a heat map's rows or columns, and their numbers from 1."""
     shown = spread_out(count, most)
@@ -179,7 +185,7 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
             cells = where[i, place, r.prefix :].reshape(r.grid)
             shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
             if i == 0:
-                bare(axes[i, j + 1], counted(r.places[place]).split(".")[-1])
+                bare(axes[i, j + 1], place_title(r.places[place]))
     above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
     ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images: the class as at the end")
@@ -257,7 +263,7 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     top = nice_top(r.regions[0])
     for ax, place in zip(axes[2:], chosen):
         shown = ax.imshow(r.regions[0, place], cmap=SIMILARITY, vmin=0, vmax=top)
-        bare(ax, counted(r.places[place]).split(".")[-1])
+        bare(ax, place_title(r.places[place]))
     above.colorbar(shown, ax=list(axes), label="share restored\nby a region", fraction=0.03, pad=0.01)
     axes = panels(below, 3 if r.heads.size else 2)
     _draw_depth(r, axes[0])

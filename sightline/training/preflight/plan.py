@@ -84,8 +84,8 @@ class Plan:
                 "without evaluation"
             )
             yield (
-                f"the loader prepares {number(self.loader_images_per_second)} images/s, the model trains on "
-                f"{number(self.model_images_per_second)}"
+                f"the loader prepares {number(self.loader_images_per_second or 0)} images/s, the model trains on "
+                f"{number(self.model_images_per_second or 0)}"
             )
 
 
