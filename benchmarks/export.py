@@ -1,19 +1,23 @@
-"""Export: every variant to every runtime, how far its outputs are from ours, and its speed at batch 1.
+"""Export: every variant to ONNX Runtime and OpenVINO, how far its outputs are from ours, and its speed at batch 1.
 
-    python -m benchmarks.export [GLOB]
+    OMP_NUM_THREADS=1 python -m benchmarks.export [GLOB]
 
-The smallest come first, each in a process of its own. Results go to benchmarks/results/export.json as they come, so
-that a stopped benchmark goes on where it was. A model that needs more than half of the free memory is named and left
-out.
+The papers' sizes come first, the smallest of them at the head, then ours for 32 pixels, every file in a process of its
+own. Results go to benchmarks/results/export.json as they come, so that a stopped benchmark resumes. With one thread,
+speed is processor time, the best of many turns; the load of the machine is saved beside it. A model that needs more
+memory than there is gets a row that says so, and is tried again the next time.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import sightline as sl
 from benchmarks.race import RESULTS, high_water, save
@@ -21,28 +25,56 @@ from sightline.training.preflight.free_memory import free_bytes
 from sightline.weights.exporting import SUFFIX
 
 FILE = RESULTS / "export.json"
-COPIES = 7  # of the weights at the peak: the model, its graph, the program, the file, the runtime's own
+RUNTIMES = ("onnx", "openvino")
+COPIES = {"onnx": 5.5, "openvino": 5.5}  # of the weights at the peak; see "peak MiB" of the largest rows
+SPARE = 1.5 * 2**30  # bytes, for the libraries, for activations and for other programs
 
 
 def main(glob: str) -> None:
-    for listing in sorted(sl.models.list_models(glob), key=lambda one: one.parameters):
-        if 4 * COPIES * listing.parameters > free_bytes(torch.device("cpu")) / 2:
-            print(f"{listing.model:<16} left out: {listing.parameters:,} parameters", flush=True)
-        elif not all(f"{listing.model} {to}" in read() for to in SUFFIX):
-            subprocess.run([sys.executable, "-m", "benchmarks.export", "--only", listing.model], check=True)
+    for listing in sorted(sl.models.list_models(glob), key=lambda one: (one.size[0] < 224, one.parameters)):
+        for to in RUNTIMES:
+            done = read().get(f"{listing.model} {to}", {})
+            if "difference" not in done:
+                attempt(listing.model, to, 4 * COPIES[to] * listing.parameters + SPARE)
 
 
-def measure(name: str) -> None:
+def attempt(name: str, to: str, needed: float) -> None:
+    """Export in a child process, which the system ends first if memory runs out after all."""
+    free = free_bytes(torch.device("cpu"))
+    if needed > free:
+        return leave_out(name, to, f"needs about {needed / 2**30:.0f} GiB, {free / 2**30:.0f} GiB are free")
+    child = subprocess.run([sys.executable, "-m", "benchmarks.export", "--only", name, to], stderr=subprocess.PIPE)
+    if child.returncode:
+        lines = child.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {child.returncode}"]
+        leave_out(name, to, "ended by the system: out of memory" if child.returncode == -9 else lines[-1])
+
+
+def leave_out(name: str, to: str, reason: str) -> None:
+    save("export", read() | {f"{name} {to}": {"left out": reason}})
+    print(f"{name:<16} {to:<9} left out: {reason}", flush=True)
+
+
+def measure(name: str, to: str) -> None:
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    begun = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        done = sl.weights.export(with_head(name), Path(folder) / f"model{SUFFIX[to]}", to=to)
+    row = {
+        "difference": done.difference,
+        "times PyTorch at batch 1": done.speed,
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+        "core-seconds": time.process_time() - begun,
+        "peak MiB": high_water(),
+    }
+    save("export", read() | {f"{name} {to}": row})
+    print(f"{name:<16} {to:<9} {done.difference:8.1e} {done.speed:6.2f}x {high_water():8,.0f} MiB", flush=True)
+
+
+def with_head(name: str) -> nn.Module:
     model = sl.build(name)
-    torch.nn.init.normal_(model.head.weight, std=0.02)  # a new head is zero and would hide everything
-    for to, suffix in SUFFIX.items():
-        if f"{name} {to}" in read():
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            done = sl.weights.export(model, Path(folder) / f"model{suffix}", to=to)
-        row = {"difference": done.difference, "times PyTorch at batch 1": done.speed, "peak MiB so far": high_water()}
-        save("export", read() | {f"{name} {to}": row})
-        print(f"{name:<16} {to:<9} {done.difference:8.1e} {done.speed:6.2f}x {high_water():8,.0f} MiB", flush=True)
+    nn.init.normal_(model.head.weight, std=0.02)  # a new head is zero and would hide everything
+    return model
 
 
 def read() -> dict:
@@ -51,7 +83,7 @@ def read() -> dict:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["--only", name]:
-            measure(name)
+        case ["--only", name, to]:
+            measure(name, to)
         case rest:
             main(*rest or ["*"])

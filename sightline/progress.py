@@ -22,6 +22,7 @@ from sightline.untrusted import escape_controls
 
 T = TypeVar("T")
 DELAY = 2.0  # seconds before the bar appears
+TELLING = 0.1  # share of the work after which its speed says how long the rest takes
 LOG_EVERY = 10.0  # seconds between two lines in a log
 
 
@@ -88,9 +89,8 @@ def stages(names: Sequence[str], efforts: Sequence[float]) -> Iterator[str]:
     for number, (name, effort) in enumerate(zip(names, efforts), 1):
         gone = time.monotonic() - start
         if gone > DELAY:
-            left = (
-                f", about {duration(gone / spent * (sum(efforts) - spent))} left" if spent and gone > LOG_EVERY else ""
-            )
+            known = gone > LOG_EVERY and spent >= TELLING * sum(efforts)
+            left = f", about {duration(gone / spent * (sum(efforts) - spent))} left" if known else ""
             print(escape_controls(f"{number} of {len(names)}: {name}{left}"), file=sys.stderr)
         yield name
         spent += effort

@@ -82,7 +82,10 @@ def _import(module: str) -> ModuleType:
     except ImportError as error:
         raise AdoptionError(f"{library} is not installed; type pip install {library}.") from error
     except RuntimeError as error:  # compiled for another build of torch
-        raise AdoptionError(f"{library} is installed but does not load beside this build of torch: {error}.") from error
+        raise AdoptionError(
+            f"{library} is installed but does not load beside this build of torch ({error}): install torch and "
+            "torchvision of the same build."
+        ) from error
 
 
 def _load(library: str, name: str, load: Callable[[], Any]) -> Any:

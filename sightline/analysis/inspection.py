@@ -36,17 +36,23 @@ QUICK = (
 )
 # how long each takes in comparison, for the time that is left; the others about one
 EFFORT = {
-    "what-if": 8,
-    "attribution": 5,
-    "attribution-rollout": 4,
-    "attribution-rollout-gradient": 4,
-    "receptive-field": 12,
-    "receptive-field-before": 12,
-    "activation-patching": 6,
+    "what-if": 18,
+    "attention-distance": 3,
+    "logit-lens": 3,
+    "outlier-tokens": 3,
+    "position-content": 4,
+    "residual": 3,
+    "localization": 3,
+    "attribution": 12,
+    "attribution-rollout": 6,
+    "attribution-rollout-gradient": 8,
+    "receptive-field": 14,
+    "receptive-field-before": 13,
+    "activation-patching": 20,
     "inductive-bias": 3,
-    "cka": 3,
-    "probes": 3,
-    "token-probes": 3,
+    "cka": 15,
+    "probes": 7,
+    "token-probes": 4,
     "head-subsets": 4,
 }
 

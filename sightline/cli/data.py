@@ -96,7 +96,9 @@ def info(where: str, split: str | None, as_json: bool) -> None:
 @click.option("--sheet", type=click.Path(dir_okay=False), default=None, help="Draw a contact sheet (PNG or JPEG).")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a finding would harm training or evaluation.")
 def check(where: str, split: str | None, against: str | None, sheet: str | None, strict: bool, as_json: bool) -> None:
-    """Check DATA for broken and unusual files, duplicates and label leaks. A train split is compared with test or val.
+    """Check DATA for broken files, duplicates and leaks.
+
+    Also for unusual sizes and colors. A train split is compared with test or val.
 
     Example: sightline data check flowers/ --sheet flowers.png --strict
     """

@@ -121,14 +121,14 @@ def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
     return {
         "model": description.name,
         "family": description.family,
-        **description.settings,
-        **({"grid": config.grid, "tokens": cost.tokens} if cost.attention_macs else {}),
-        **({"stride": config.stride} if hasattr(config, "stride") else {}),
         "parameters": cost.parameters,
         "parameter memory": memory(cost.parameter_bytes),
         "GMAC per image": round(cost.gmacs, 3),
         **share,
         "training activations per image": memory(cost.activation_bytes),
+        **description.settings,
+        **({"grid": config.grid, "tokens": cost.tokens} if cost.attention_macs else {}),
+        **({"stride": config.stride} if hasattr(config, "stride") else {}),
         "pixel mean": description.image.mean,
         "pixel std": description.image.std,
     }

@@ -25,8 +25,8 @@ ASSUMED = "note: the model has no names for its 1,000 classes; those of ImageNet
 @click.option("--top", default=5, show_default=True, help="Number of classes to print for each image.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line per class.")
 @click.option("--draw", type=click.Path(file_okay=False), metavar="FOLDER",
-              help="Of a run that segments or detects: write the images with masks and boxes into FOLDER.")  # fmt: skip
-@click.option("--score", type=float, default=0.5, show_default=True, help="Detections from this score on.")
+              help="For a run that segments or detects: write images with masks and boxes to FOLDER.")  # fmt: skip
+@click.option("--score", type=float, default=0.5, show_default=True, help="Lowest score of a detection that is shown.")
 @batch_option
 def predict(
     model: str,

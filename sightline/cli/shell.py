@@ -233,6 +233,19 @@ def tell(line: str, *, err: bool = True) -> None:
     click.echo(escape_controls(line), err=err)
 
 
+class Once(logging.Filter):
+    """Lets a message through once: some verbs open the same file twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said, message = len(self.said), record.getMessage()
+        self.said.add(message)
+        return len(self.said) > said
+
+
 class VisibleLines(logging.Formatter):
     """Log messages without control codes."""
 
@@ -244,4 +257,5 @@ def show_warnings() -> None:
     """Warnings on stderr, unless the caller has set up logging."""
     handler = logging.StreamHandler()
     handler.setFormatter(VisibleLines())
+    handler.addFilter(Once())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

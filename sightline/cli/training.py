@@ -16,6 +16,7 @@ import sightline as sl
 from sightline.cli.shell import show, tell, verb
 from sightline.memory import keep_freed_memory
 
+OF_STEPS = ("lr", "norm/gradient", "norm/parameter", "norm/update", "data wait", "memory MiB")
 BARS = "▁▂▃▄▅▆▇█"
 DENSE = ("segment", "detect")
 LAPTOP = 20_000  # images: with fewer, and without an accelerator, `tune` takes a recipe for laptops
@@ -43,7 +44,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="SHARE",
                 help="For data without train/ and test/: train on this share, such as 0.8, and test on the rest.",
             ),
-            click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10000)."),
+            click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10,000)."),
             click.option("--fraction", type=float, help="Train on this share of the training data."),
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
             click.option("--seed", default=0, show_default=True),
@@ -100,7 +101,9 @@ def train(data: str, name: str, recipe: str | None, shape: Sequence[str], task: 
 
 @verb
 @click.argument("data")
-@click.option("--model", "weights", required=True, help="Weights: a file, a run folder, or a published name.")
+@click.option("--model", "weights", required=True, 
+              help="Weights: a file (also of timm, torchvision or Google), a run folder, a published name, "
+              "or hf:NAME_OR_FOLDER.")  # fmt: skip
 @click.option(
     "--recipe",
     help="Name of the recipe; by default laptop_tune for up to 20,000 images without an accelerator, otherwise the "
@@ -119,6 +122,11 @@ def tune(data: str, weights: str, recipe: str | None, data_is: str | None, task:
     if task in DENSE:
         tune_dense(data, weights, recipe, task, data_is=data_is, **how)
         return
+    if weights.startswith(("timm:", "torchvision:")):
+        raise ValueError(
+            f"tune trains models of Sightline's own code, and {weights} is another library's: save its weights "
+            "(torch.save(model.state_dict(), 'weights.pth')) and give --model weights.pth."
+        )
     is_bit = isinstance(sl.load(weights), sl.models.BiT)
     papers = "bit_hyperrule" if is_bit else "vit_finetune"
 
@@ -241,7 +249,11 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
     if run.collapsed:
         facts["collapsed"] = run.collapsed
     facts["weights"] = str(run.path / "model.safetensors")
+    if not as_json:  # how the steps went is in the log, and in --json
+        facts = {name: value for name, value in facts.items() if name not in OF_STEPS}
     show(facts, as_json, title="finished")
+    if not as_json and not sl.training.is_rehearsal(run):
+        tell(f"Next: sightline predict {run.folder} IMAGE, or sightline report {run.folder}")
 
 
 def show_proof(proof: Any, as_json: bool) -> None:
@@ -302,10 +314,11 @@ def row(summary: Any, as_json: bool) -> dict[str, Any]:
     facts |= {"steps": summary.steps, "loss": summary.loss, "val": summary.accuracy}
     if as_json:
         return {**facts, "train/loss": summary.train_loss, "val/accuracy": summary.val_accuracy}
-    return {**facts, "loss curve": sparkline(summary.train_loss), "val curve": sparkline(summary.val_accuracy)}
+    del facts["recipe"]  # a terminal has 80 columns
+    return {**facts, "losses": sparkline(summary.train_loss), "vals": sparkline(summary.val_accuracy)}
 
 
-def sparkline(values: Sequence[float], width: int = 16) -> str:
+def sparkline(values: Sequence[float], width: int = 7) -> str:
     """A curve as one line of text, scaled to its own range."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:

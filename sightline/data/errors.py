@@ -11,7 +11,7 @@ class BadImage(ValueError):  # noqa: N818  (a name for users)
     >>> sl.open_images(["no-such.png"], sl.ImageSpec(size=(8, 8)))
     Traceback (most recent call last):
         ...
-    sightline.data.errors.BadImage: no-such.png cannot be read ([Errno 2] No such file or directory: 'no-such.png').
+    sightline.data.errors.BadImage: There is no image no-such.png.
     """
 
 

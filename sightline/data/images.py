@@ -61,6 +61,8 @@ def read_bytes(path: str | Path) -> EncodedImage:
             if size > MAX_BYTES:
                 raise BadImage(f"{name} has {size:,} bytes; at most {MAX_BYTES:,} are read.")
             return EncodedImage(file.read(), name)
+    except FileNotFoundError as error:
+        raise BadImage(f"There is no image {name}.") from error
     except (OSError, ValueError) as error:
         if isinstance(error, BadImage):
             raise
@@ -81,6 +83,8 @@ def decode(raw: RawImage) -> Image.Image:
 
 def read_header(raw: EncodedImage) -> Image.Image:
     """Read format, size, mode and EXIF data and check the size, without decoding any pixels."""
+    if not raw.data:
+        raise BadImage(f"{raw.name} is empty.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from sightline.models.construct import build
 from sightline.models.variants import config
 from sightline.spec import ImageSpec
 from sightline.weights.loading import load
+from sightline.weights.published import zoo
 from sightline.weights.report import WeightsError
 
 log = logging.getLogger("sightline.observe")
@@ -47,10 +49,18 @@ def open_model(source: Any, *, size: int | None = None, untrained: bool = True, 
         return _ready(_call(Path(file), function)).eval()
     if (module := _from_library(name, size)) is not None:
         return module
-    if untrained and not Path(name).exists() and _is_variant(name):
+    if not Path(name).exists() and _is_variant(name):
+        if not untrained:
+            raise ValueError(_needs_weights(name))
         log.warning("%s is a variant, built untrained with random weights; give weights for a trained model.", name)
         return build(name, **(changes if size is None else {**changes, "size": size})).eval()
     return load(source, size=size)
+
+
+def _needs_weights(name: str) -> str:
+    known = [entry.name for entry in zoo(f"{name}.*")]
+    names = f" Weights for it: {', '.join(known)}." if known else " `sightline models --weights` lists trained ones."
+    return f"{name} alone is a variant with random weights, and this needs trained ones.{names}"
 
 
 def _ready(module: Any) -> Any:
@@ -87,7 +97,11 @@ def _call(file: Path, function: str) -> nn.Module:
     module = _run_file(file.resolve(), file.stat().st_mtime_ns)
     if not callable(make := getattr(module, function, None)):
         raise ValueError(f"{file} has no function {function!r}; a model as FILE.py:FUNCTION needs one.")
-    if not isinstance(model := make(), nn.Module):
+    try:
+        model = make()
+    except Exception as error:  # the user's code: of any type
+        raise ValueError(_failed(file, error)) from error
+    if not isinstance(model, nn.Module):
         raise ValueError(f"{function} in {file} returns a {type(model).__name__}; expected a module (torch.nn.Module).")
     return model
 
@@ -100,8 +114,18 @@ def _run_file(file: Path, changed: int) -> Any:
         raise ValueError(f"{file} cannot be run as Python.")
     log.warning("Running %s, as asked: its code can do whatever you can.", file)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's code: of any type
+        raise ValueError(_failed(file, error)) from error
     return module
+
+
+def _failed(file: Path, error: Exception) -> str:
+    """What went wrong in the user's file, and in which of its lines."""
+    places = [p.lineno for p in traceback.extract_tb(error.__traceback__) if Path(p.filename) == file.resolve()]
+    line = f", line {places[-1]}" if places else ""
+    return f"{file.name}{line} failed with {type(error).__name__}: {error}"
 
 
 def _is_variant(name: str) -> bool:

@@ -30,7 +30,7 @@ from sightline.training.run.folder import Run
 
 log = logging.getLogger("sightline.studies")
 SIZE, HIGH, BATCH = 32, 48, 128
-STEPS = 32  # of each model, for every minute of the demo: the four trainings take half of it on two cores
+STEPS = 28  # of each model, for every minute of the demo: the four trainings take half of it on two cores
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ViT": ("vit-nano4", {}),
     "ViT-GAP": ("vit-nano4", {"pool": "gap"}),
@@ -89,7 +89,7 @@ class Demo:
             trained[name] = runs[name].model
             yield self.measure(name, runs[name], train, test)
         yield self.measure_high(runs[f"{self.models[0]}-{HIGH}"])
-        n = max(16, min(256, round(12.8 * self.minutes)))
+        n = max(16, min(256, round(9.6 * self.minutes)))
         for name, model in trained.items():
             say(f"{name}: every analysis that applies, on {n} images")
             place = self.path / "look" / name

@@ -70,7 +70,7 @@ class Effect:
             many = f"{self.n:,} " if self.n else ""
             found = f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}] over {many}{self.over}"
         else:
-            found = f"{self.value:.3g}, no interval"
+            found = f"{self.value:.3g}, no interval" if math.isfinite(self.value) else "not measured"
         place = f"within {self.margin:.3g} of" if self.side == "within" else self.side
         return f"{self.what}: {legible(found)}; required: {place} {self.bound:.3g}"
 

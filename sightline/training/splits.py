@@ -7,6 +7,7 @@ from typing import Any
 from sightline.data.datasets import Dataset
 from sightline.data.source import available_splits, dataset
 
+FEW = 20  # validation images that decide little
 SCENES, MOST_HELD_OUT = 10_000, 2_000  # images of synthetic scenes for training, and for validation or test
 
 
@@ -27,12 +28,11 @@ class DataSplit:
     def describe(self) -> str:
         """Which images are for what, in one line."""
         train = f"{len(self.train):,} images to train on"
-        val = (
-            f"validation: {self.rule} ({len(self.val):,}, each class alike)"
-            if self.val is not None
-            else "no validation"
-        )
-        val = val.replace(", each class alike", "") if self.rule.startswith("the split") else val
+        val = "no validation"
+        if self.val is not None:
+            drawn = "" if self.rule.startswith("the split") else ", stratified by class"
+            few = "; too few to tell much, --val 0.3 takes more" if len(self.val) < FEW and drawn else ""
+            val = f"validation: {self.rule} ({len(self.val):,} images{drawn}{few})".replace("(1 images", "(1 image")
         test = f"test: {len(self.test):,}" if self.test is not None else "no test (--split 0.8 keeps a fifth for one)"
         return f"{train}; {val}; {test}"
 
@@ -49,10 +49,10 @@ def split_data(
     """Open a dataset for training, by name or by path, with validation and test data.
 
     `val` is the name of a split, a share of the training data such as "0.1", or "none". By default it is the split val;
-    without one, a tenth of the training data is held out, or 2 % from 20,000 images on. The split test, if there is
+    without one, a tenth of the training data is held out, or 2 % of 20,000 images and more. The split test, if there is
     one and it is not the validation data, is for the end. `num` and `size` are for synthetic scenes; `fraction` keeps
     a share of the training data. Data without splits has no test data, unless `split` says which share of the images is
-    to train on: the others are the test, in each class alike.
+    to train on: the others are the test, stratified by class.
 
     >>> split = sl.training.split_data("scenes/shape", val="0.25", num=100, size=16, fraction=0.5)
     >>> len(split.train), len(split.val), split.rule

@@ -1,5 +1,6 @@
 """Validation during training, every image once whatever the number of processes; and the test afterwards."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,5 +146,7 @@ def evaluate_run(run: Run, test: Dataset) -> Result:
     if file.exists():
         return Result.load(file)
     result = evaluate_dense(run, test) if is_dense(run) else evaluate(run.model, test)
+    models = tuple(replace(model, name=run.path.absolute().name) for model in result.about.models)
+    result = replace(result, about=replace(result.about, models=models))  # a run is known by its folder
     result.save(file)
     return result

@@ -21,6 +21,7 @@ from sightline.views.style import (
     mosaic,
     panels,
     spread_out,
+    whole_numbers,
 )
 from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent
 
@@ -52,7 +53,9 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
     for ax in (left, right):
         ax.axhline(r.uniform, color=PALE, linestyle="--", zorder=0, label="uniform attention")
         ax.set_ylim(0, max(r.uniform, finite(r.pixels).max(initial=0)) * 1.08)
-    left.legend(loc="lower right")
+    whole_numbers(right)
+    where = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)} if is_narrow() else {"loc": "best"}
+    left.legend(**where)
     if r.prefix:
         figure.colorbar(dots, ax=right, label="attention on the class token", fraction=0.06, pad=0.02)
 
@@ -69,7 +72,7 @@ def distance_sentence(r: AttentionDistance) -> str:
     return (
         f"The mean attention distance of the first block's heads is {_range(r.pixels[0])}, of the "
         f"last block's {_range(r.pixels[-1])}; uniform attention would have {r.uniform:.0f}. "
-        f"{percent(far)} of all heads exceed two thirds of that.{without}"
+        f"In {percent(far)} of all heads it exceeds two thirds of that.{without}"
     )
 
 
@@ -85,7 +88,7 @@ DISTANCE = View(
     draw=draw_distance,
     size=(9.0, 4.0),
     several_panels=True,
-    narrow=6.0,
+    narrow=7.0,
     paper=Paper(
         f"{VIT}, figure 7; {RAGHU}, figure 3",
         "Lower blocks mix local and global heads; in upper blocks all heads are global.",
@@ -156,10 +159,13 @@ def maps_sentence(r: AttentionMaps) -> str:
     return f"The tenth of the patches with the most attention receives {most} of it."
 
 
+ROLLOUTS = {"gradient": "gradient rollout", "with identity": "rollout with the identity"}
+
+
 def maps_variant(r: AttentionMaps) -> str:
     """The kind of rollout, or the block whose heads are shown."""
     if isinstance(kind := r.how.get("kind"), str):
-        return f"rollout {kind}"
+        return ROLLOUTS.get(kind, f"rollout {kind}")
     return f"heads of block {r.how['block'] + 1}" if isinstance(r.how.get("block"), int) else pair(r)
 
 
@@ -204,11 +210,12 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
 
 
 def head_attention_sentence(r: HeadAttention) -> str:
-    own = r.summary()["heads that look at the own patch most"]
+    own = r.summary()["heads that attend most to their own patch"]
     n, blocks, heads = r.attention.shape[:3]
+    most = percent(float(r.peaks.mean()))
     return (
-        f"{blocks} blocks of {heads} heads on {n} images; {percent(own)} of the heads attend most to their own patch, "
-        f"and the most attended patch receives {percent(float(r.peaks.mean()))} of the attention on average."
+        f"{blocks} blocks of {heads} heads on {n} image{'s' * (n > 1)}; {percent(own)} of the heads attend most to "
+        f"their own patch, and the most attended patch receives {most} of the attention on average."
     )
 
 

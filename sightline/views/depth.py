@@ -12,7 +12,20 @@ from sightline.analysis.receptive_fields import ReceptiveField
 from sightline.analysis.residual import ResidualRatios
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
 from sightline.views.payload import compress, plane, sprite, tiles
-from sightline.views.style import COLORS, PALE, SIMILARITY, bare, finite, heat, in_a_row, mosaic, panels, spread_out
+from sightline.views.style import (
+    COLORS,
+    PALE,
+    SIMILARITY,
+    bare,
+    finite,
+    heat,
+    in_a_row,
+    is_narrow,
+    mosaic,
+    panels,
+    spread_out,
+    whole_numbers,
+)
 from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent
 
 FIELD = 96  # pixels along an axis of a receptive field on the page
@@ -88,7 +101,9 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
         ax.errorbar(
             depth, r.radii[:, j], yerr=error, marker="o", color=COLORS[j], capsize=2, label=f"{share} % of the mass"
         )
-    ax.set_xlabel(f"block, first to last ({'before' if before_addition(r) else 'after'} the residual addition)")
+    side, gap = "before" if before_addition(r) else "after", "\n" if is_narrow() else " "
+    ax.set_xlabel(f"block, first to last{gap}({side} the residual addition)")
+    whole_numbers(ax)
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)
     ax.legend(loc="best")
@@ -109,9 +124,9 @@ def before_addition(r: ReceptiveField) -> bool:
 def receptive_sentence(r: ReceptiveField) -> str:
     width = r.maps.shape[2]
     return (
-        f"Half of the mass lies within {r.radii[0, 0]:.0f} pixels in the first block and {r.radii[-1, 0]:.0f} in the "
-        f"last (the image is {width} wide); the token's own cell holds {percent(float(r.own[0]))} and "
-        f"{percent(float(r.own[-1]))}."
+        f"Half of the mass lies within {r.radii[0, 0]:.0f} pixels of the token in the first block and within "
+        f"{r.radii[-1, 0]:.0f} in the last (the image is {width} wide); the token's own cell holds "
+        f"{percent(float(r.own[0]))} of it in the first block and {percent(float(r.own[-1]))} in the last."
     )
 
 
@@ -183,7 +198,7 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
 def residual_sentence(r: ResidualRatios) -> str:
     if np.isnan(r.ratio).all():
         why = next(iter(r.reasons.values()), "no reason is known")
-        return f"None of {len(r.names)} additions has a ratio of skip and branch ({why})."
+        return f"None of the {len(r.names)} additions has a ratio of skip to branch ({why})."
     i = int(np.nanargmax(r.ratio))
     text = f"Skips carry {np.nanmedian(r.ratio):.1f} times what branches add (median), most at {r.names[i]}"
     if np.isfinite(r.class_token[0]).any():
@@ -256,9 +271,9 @@ def draw_positions(r: PositionSimilarity, figure: Any) -> None:
 def positions_sentence(r: PositionSimilarity) -> str:
     way = "falls" if r.decay < 0 else "does not fall"
     return (
-        f"Similarity {way} with distance (rank correlation {r.decay:.2f}); within a row or column it is "
-        f"{r.row_column:+.2f} compared with pairs as far apart, and one sine wave per dimension explains "
-        f"{percent(r.sinusoid)}."
+        f"Similarity {way} with distance (rank correlation {r.decay:.2f}); within a row or column it "
+        f"differs by {r.row_column:+.2f} from that of other pairs as far apart, and one sine wave per dimension "
+        f"explains {percent(r.sinusoid)} of the embeddings."
     )
 
 
@@ -274,7 +289,10 @@ POSITIONS = View(
     size=(8.6, 4.4),
     narrow=6.2,
     several_panels=True,
-    paper=Paper(f"{VIT}, figure 7 middle", "Closer patches have more similar embeddings; rows and columns show."),
+    paper=Paper(
+        f"{VIT}, figure 7 middle",
+        "Closer patches have more similar embeddings, and so have patches of one row or column.",
+    ),
     payload=positions_payload,
     figure_and_widget=True,
 )
@@ -292,8 +310,8 @@ def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
 
 def neighbors_sentence(r: NeighborSimilarity) -> str:
     return (
-        f"Neighboring patches have a correlation of {r.by_distance[0, 1]:.2f}, the farthest of "
-        f"{r.by_distance[-1, 1]:.2f}, patches of other images of {r.across:.2f}."
+        f"The pixels of neighboring patches correlate at {r.by_distance[0, 1]:.2f}, those of the farthest at "
+        f"{r.by_distance[-1, 1]:.2f}, and those of patches of different images at {r.across:.2f}."
     )
 
 

@@ -48,7 +48,7 @@ def draw_split(r: PositionContent, figure: Any) -> None:
         axes[i + 1].imshow(r.maps[i, block, head, cell].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=255)
         frame_cell(axes[i + 1], cell, r.grid, r.grid, offset=0.5)
         bare(axes[i + 1], name)
-    bare(axes[0], f"block {block + 1}, head {head + 1}, from the frame")
+    bare(axes[0], f"block {block + 1}, head {head + 1}")
 
 
 def split_sentence(r: PositionContent) -> str:
@@ -64,8 +64,8 @@ def split_sentence(r: PositionContent) -> str:
     one = percent(share) + between(share, wide, percent, most=1)
     return (
         f"Position explains {first} of the first block's logits, {top} at most (block {most + 1}) and {last} of the "
-        f"last block's; what an image adds to a key whatever the query is explains {key} there. Most positional is "
-        f"head {head + 1} of block {block + 1}: {one}."
+        f"last block's; what an image adds to a key, regardless of the query, explains {key} there. The most "
+        f"positional is head {head + 1} of block {block + 1}: {one}."
     )
 
 

@@ -55,7 +55,7 @@ def attribution_payload(r: Attribution, room: int) -> Payload | None:
     return maps_on_images(r.maps, r.images, captions(r, len(r.maps)))
 
 
-METHODS = {"grad_cam": "Grad-CAM", "rollout": "attention rollout", "gradient_rollout": "rollout by gradient"}
+METHODS = {"grad_cam": "Grad-CAM", "rollout": "attention rollout", "gradient_rollout": "gradient rollout"}
 
 
 def attribution_variant(r: Attribution) -> str:

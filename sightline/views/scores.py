@@ -20,7 +20,7 @@ from sightline.views.payload import SIDE, heat_map
 from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
 from sightline.views.view import RAGHU, Paper, Payload, View, percent
 
-CLASSES = 60  # that a confusion matrix shows; of more classes, the worst confusions
+CLASSES = 12  # whose names and numbers fit a confusion matrix; of more, a figure shows the worst confusions
 
 
 def short(name: str, most: int = 18) -> str:
@@ -146,10 +146,14 @@ def draw_classification(r: Classification, figure: Any) -> None:
     left, right = panels(figure, 2, (3, 2))
     if len(r.classes) <= CLASSES:
         square = r.confusion().astype(float)
-        heat(left, square / np.maximum(square.sum(1, keepdims=True), 1), label="share of the label's images")
-        few = spread_out(len(r.classes), 12)
-        left.set_xticks(few, [short(r.classes[i], 12) for i in few], rotation=60, ha="right")
-        left.set_yticks(few, [short(r.classes[i], 12) for i in few])
+        share = square / np.maximum(square.sum(1, keepdims=True), 1)
+        heat(left, share, label="share of the label's images")
+        for (i, j), value in np.ndenumerate(share):
+            ink = "black" if value > 0.6 else "white"
+            left.text(j, i, f"{100 * value:.0f}" if value >= 0.005 else "", ha="center", va="center", color=ink)
+        names = [short(name, 12) for name in r.classes]
+        left.set_xticks(range(len(names)), names, rotation=60, ha="right")
+        left.set_yticks(range(len(names)), names)
         left.set(xlabel="prediction", ylabel="label")
     else:
         worst = r.confused(12)
@@ -167,14 +171,15 @@ def classification_sentence(r: Classification) -> str:
     wrong = r.confused(1)
     most = f"; the most frequent mistake is {wrong[0][1]} for {wrong[0][0]} ({wrong[0][2]} times)" if wrong else ""
     low, high = r.interval
+    top5 = f" Top-5 {100 * r.top5:.1f} %." if len(r.classes) > 5 else ""
     return (
-        f"Top-1 {100 * r.top1:.1f} % [{100 * low:.1f}, {100 * high:.1f}], top-5 {100 * r.top5:.1f} %, calibration "
-        f"error {100 * r.calibration_error:.1f} points{most}."
+        f"{100 * r.top1:.1f} % of {int(r.counts.sum()):,} images are right (95 % interval {100 * low:.1f} to "
+        f"{100 * high:.1f}){most}.{top5} Probabilities are off by {100 * r.calibration_error:.1f} points on average."
     )
 
 
 def confusion_payload(r: Classification, room: int) -> Payload | None:
-    if not 1 < len(r.classes) <= SIDE:
+    if not CLASSES < len(r.classes) <= SIDE:  # a small one is in the figure
         return None
     square = r.confusion().astype(float)
     share = square / np.maximum(square.sum(1, keepdims=True), 1)

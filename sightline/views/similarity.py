@@ -38,7 +38,7 @@ def _ways_sentence(r: CKA) -> str:
         return ""
     known = r.p[np.isfinite(r.p)]
     beyond = f"; {percent(float(np.mean(known <= 0.05)))} of the pairs have p ≤ 0.05" if known.size else ""
-    return f" Mean of all pairs in other ways: {', '.join(means)}{beyond}."
+    return f" The mean of all pairs computed in other ways: {', '.join(means)}{beyond}."
 
 
 def _printed_sentence(r: CKA) -> str:
@@ -60,9 +60,9 @@ def _printed_sentence(r: CKA) -> str:
 
 NOTES = {
     "CKA": "As the papers print it: unbiased, summed over batches.",
-    "CKA, calibrated": "Minus what permuted images give, divided by 1 minus that.",
-    "p": "Share of values at least as large as the observed one, among it and those of 99 permutations of the images.",
-    "CKA, within class": "Features centered per class: alike beyond telling the classes apart.",
+    "CKA, calibrated": "Less what permuted images give, divided by 1 less that: 0 is chance, 1 is equal.",
+    "p": "How often 99 permutations of the images, and the observed order, give at least the observed value.",
+    "CKA, within class": "Features centered within each class: what is alike beyond the classes themselves.",
     "CKA, without outliers": "Without the 1 % of images and of channels that carry most of the variance.",
     "CKA, untrained": "The same layers before training: what the architecture alone makes alike.",
     "mutual neighbors": "Share of the 10 nearest images that two layers have in common.",
@@ -265,7 +265,7 @@ def localization_sentence(r: Localization) -> str:
     others = s.get("CKA with other patches, mean", math.nan)
     return (
         f"{percent(hit)} of the tokens of {r.layer} are most similar to their own input patch (chance "
-        f"{percent(1 / len(r.maps))}); the mean CKA is {own:.2f} with the own patch and {others:.2f} with the others."
+        f"{percent(1 / len(r.maps))}); the mean CKA is {own:.2f} with their own patch and {others:.2f} with the others."
     )
 
 

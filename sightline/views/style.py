@@ -6,6 +6,7 @@ matplotlib is imported here, inside functions, so that `import sightline` does n
 import functools
 import io
 import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ INK = "#22262b"  # text and axes; the page replaces it by its own color of text
 PALE = "#9aa1a9"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31")  # Okabe and Ito's
 SMALLEST_TEXT = 10.0  # points; a page shows a point as 1.12 pixels or more
+CHARACTER = 0.1  # inches, of a character of that size on average
 NARROW = 3.7  # inches, of a figure for a phone
 SIMILARITY = "magma"  # similarity and attention; perceptually even, dark to light
 TWO_SIDED = "RdBu_r"
@@ -171,7 +173,22 @@ def bare(ax: Any, title: str = "") -> None:
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
     if title:
-        ax.set_title(title)
+        ax.set_title(fold_title(ax, title))
+
+
+def fold_title(ax: Any, title: str) -> str:
+    """A title in two lines at most, so that it does not run into those of the columns beside it."""
+    columns = ax.get_subplotspec().get_gridspec().ncols
+    most = max(8, int(ax.get_figure(root=True).get_figwidth() / columns / CHARACTER))
+    lines = textwrap.wrap(title, most, break_long_words=False, max_lines=2, placeholder=" …")
+    return "\n".join(line if len(line) <= most else line[: most - 1] + "…" for line in lines)
+
+
+def whole_numbers(ax: Any) -> None:
+    """Blocks and heads are counted: there is no block 2.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def mosaic(tiles: NDArray, columns: int, gap: int = 1) -> NDArray[np.float64]:

@@ -50,6 +50,12 @@ def outside_legend(ax: Any) -> None:
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
+def place_title(place: str) -> str:
+    """A place as the title of a map: "block 3", or of a CNN's "layer4.2" "unit 3"."""
+    last = counted(place).split(".")[-1]
+    return f"unit {int(last) + 1}" if last.isdigit() else last
+
+
 def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
     """Positions of a heat map's rows or columns, and their numbers from 1."""
     shown = spread_out(count, most)
@@ -178,12 +184,12 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
     where = r.identifiability
     for i in range(rows):
         axes[i, 0].imshow(r.images[i])
-        axes[i, 0].set_title(shorten(r.name(int(r.targets[i]))))
+        bare(axes[i, 0], r.name(int(r.targets[i])))
         for j, place in enumerate(chosen):
             cells = where[i, place, r.prefix :].reshape(r.grid)
             shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
             if i == 0:
-                axes[i, j + 1].set_title(counted(r.places[place]).split(".")[-1])
+                bare(axes[i, j + 1], place_title(r.places[place]))
     above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
     ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images: the class as at the end")
@@ -200,11 +206,6 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
     outside_legend(ax)
 
 
-def shorten(text: str, most: int = 22) -> str:
-    """A name that fits above a small image."""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def lens_sentence(r: LogitLens) -> str:
     by_place = np.array([((r.decided() >= 0) & (r.decided() <= i)).sum() for i in range(len(r.places))])
     early = np.flatnonzero(2 * by_place >= len(r.targets))
@@ -216,7 +217,8 @@ def lens_sentence(r: LogitLens) -> str:
     value, half = float(hits.mean()), float(half_width(hits))
     return (
         f"Read with the model's own head, the class {when}; after {counted(r.places[-1])}, {percent(value)}"
-        f"{between(value, half, percent, most=1)} of the patches give it. {len(hits)} image{'s' * (len(hits) > 1)}."
+        f"{between(value, half, percent, most=1)} of the patches give it. Measured on {len(hits)} "
+        f"image{'s' * (len(hits) > 1)}."
     )
 
 
@@ -262,13 +264,13 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     above, below = figure.subfigures(2, 1, height_ratios=(1, 6) if is_narrow() else (4, 5))
     chosen = spread_out(len(r.places), in_a_row(MAPS + 1) - 2)
     axes = map_rows(above, len(chosen) + 2, 1)[0]
-    for i, what in enumerate(("source", "destination")):
+    for i in range(2):
         axes[i].imshow(r.images[0, i])
-        bare(axes[i], f"{what}:\n{shorten(r.name(int(r.classes[0, i])), 18)}")
+        bare(axes[i], ("" if is_narrow() else ("from: ", "to: ")[i]) + r.name(int(r.classes[0, i])))
     top = nice_top(r.regions[0])
     for ax, place in zip(axes[2:], chosen):
         shown = ax.imshow(r.regions[0, place], cmap=SIMILARITY, vmin=0, vmax=top)
-        bare(ax, counted(r.places[place]).split(".")[-1])
+        bare(ax, place_title(r.places[place]))
     above.colorbar(shown, ax=list(axes), label="share restored\nby a region", fraction=0.03, pad=0.01)
     axes = panels(below, 3 if r.heads.size else 2)
     _draw_depth(r, axes[0])

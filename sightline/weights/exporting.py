@@ -69,6 +69,7 @@ def export(model: nn.Module, path: str | Path, *, to: Target = "onnx", pixels: b
     path = Path(path)
     check_target(path, to)
     graph = Graph(model, pixels)
+    del model  # the graph has its own copy: a caller who kept none need not pay for two
     with tempfile.TemporaryDirectory(prefix=".export-", dir=existing_parent(path)) as folder, quiet():
         draft = Path(folder) / path.name
         run = WRITERS[to](graph.program(), draft, graph.meta())

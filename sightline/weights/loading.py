@@ -89,7 +89,7 @@ def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor], *, ve
     entry = published.find(name)
     if entry is None:
         raise WeightsError(
-            f"There is no file or folder {name}, and no zoo name like that. {published.suggestion(name)}"
+            f"There is no file or folder {name}, and no published weights of that name. {published.suggestion(name)}"
         )
     found = open_path(entry.fetch(), verify=verify)
     hints = {**found.hints, **({"size": entry.size} if entry.size else {}), **entry.hints}

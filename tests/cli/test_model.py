@@ -18,6 +18,9 @@ def ours():
     return sl.build("vit-nano4", classes=4).eval()
 
 number = 3
+
+def broken():
+    return 1 / 0
 """
 
 
@@ -38,7 +41,12 @@ def test_a_function_of_the_user_makes_the_model(file, function, capsys, tmp_path
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("mine.py:nobody", "no function 'nobody'"), ("mine.py:number", "no function"), ("other.py:small", "There is no")],
+    [
+        ("mine.py:nobody", "no function 'nobody'"),
+        ("mine.py:number", "no function"),
+        ("other.py:small", "There is no"),
+        ("mine.py:broken", "mine.py, line 15 failed with ZeroDivisionError"),
+    ],
 )
 def test_what_is_not_there(file, name, said, capsys, tmp_path):
     code, _, err = run(capsys, "eval", str(tmp_path / name), "scenes/shape")

@@ -1,11 +1,13 @@
 """`sightline models` and `sightline show`, as a user types them."""
 
 import json
+import logging
 
 import pytest
 
 import sightline as sl
 from sightline.cli import main
+from sightline.cli.shell import Once
 
 
 def run(capsys, *arguments):
@@ -81,6 +83,12 @@ def test_show_takes_files_and_live_models(capsys, tmp_path):
     code, _, err = run(capsys, "show", str(tmp_path / "tiny.safetensors"), "--classes", "5")
     assert code == 2
     assert "own head" in err
+
+
+def test_the_same_warning_is_said_once(capsys):
+    once = Once()
+    said = [once.filter(logging.makeLogRecord({"msg": text})) for text in ("file %s", "file %s", "other")]
+    assert said == [True, False, True]
 
 
 def test_ctrl_c_says_what_to_type_and_exits_130(capsys, monkeypatch):

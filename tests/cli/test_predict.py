@@ -93,19 +93,21 @@ def test_files_patterns_and_standard_input(capsys, monkeypatch):
 
 def test_bad_images_are_named_counted_and_passed_over(place):
     (place / "photos" / "not [an] image.png").write_text("text")
+    (place / "empty.png").touch()
     try:
-        words = ("nano.safetensors", "photos", "none.png", "--json")
+        words = ("nano.safetensors", "photos", "none.png", "empty.png", "--json")
         done = typed(place, *words)
         assert done.returncode == 0
         said = json.loads(done.stdout)
         assert len(said["images"]) == 4
-        assert [Path(one["image"]).name for one in said["bad"]] == ["not [an] image.png", "none.png"]
+        assert [Path(one["image"]).name for one in said["bad"]] == ["not [an] image.png", "none.png", "empty.png"]
         assert "bad image: photos/not [an] image.png is not an image" in done.stderr
-        assert "2 of 6 images could not be read." in done.stderr
+        assert "bad image: empty.png is empty." in done.stderr
+        assert "3 of 7 images could not be read." in done.stderr
         none = typed(place, "nano.safetensors", "none.png", "photos/not [an] image.png")
         assert none.returncode == 2
         assert none.stdout == ""
-        assert "bad image: none.png cannot be read" in none.stderr
+        assert "bad image: There is no image none.png." in none.stderr
         assert none.stderr.strip().splitlines()[-1].startswith("sightline: None of the 2 images can be read.")
     finally:
         (place / "photos" / "not [an] image.png").unlink()
@@ -128,8 +130,11 @@ def test_assumed_names_are_said_to_be_assumed(capsys, tmp_path):
     ("words", "sentence"),
     [
         (("no-such", "photos"), "no file or folder no-such"),
-        (("vit-nano4", "photos"), "no file or folder vit-nano4"),  # a variant has random weights
-        (("nano.safetensors", "nothing.png"), "nothing.png cannot be read"),
+        (
+            ("vit-nano4", "photos"),
+            "needs trained ones. Weights for it: vit-nano4.cifar10",
+        ),  # a variant has random weights
+        (("nano.safetensors", "nothing.png"), "There is no image nothing.png"),
         (("nano.safetensors", "photos/*.gif"), "No file matches photos/*.gif"),
         (("nano.safetensors",), "Missing argument"),
         (("nano.safetensors", "photos", "--top", "0"), "top must be a positive whole number"),

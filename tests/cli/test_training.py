@@ -97,8 +97,10 @@ def test_tune_takes_a_run_folder(capsys, smoked, folders, tmp_path):
 
 def test_a_rehearsal_makes_room_for_the_real_run(capsys, tmp_path):
     run(capsys, "train", *SCENES, *NANO, "--smoke", "--out", tmp_path / "run")
-    run(capsys, "train", *SCENES, *NANO, "--set", "steps=1", "--set", "batch=8", "--out", tmp_path / "run")
-    real = sl.Run(tmp_path / "run")
+    main(["train", *SCENES, *NANO, "--set", "steps=1", "--set", "batch=8", "--out", str(tmp_path / "run")])
+    real, said = sl.Run(tmp_path / "run"), capsys.readouterr()
+    assert f"Next: sightline predict {real.folder} IMAGE" in said.err
+    assert "norm/gradient" not in said.out
     assert real.about["ended"]["step"] == 1
     assert not sl.training.is_rehearsal(real)
 
@@ -169,12 +171,21 @@ def test_runs(capsys, smoked, tmp_path):
     assert "not written by Sightline" in run(capsys, "runs", tmp_path, code=2)
 
 
+def test_runs_fit_a_terminal_as_a_table(capsys, smoked, monkeypatch):
+    monkeypatch.chdir(smoked.parent)
+    monkeypatch.setenv("COLUMNS", "80")
+    table = run(capsys, "runs", ".")
+    assert "losses" in table
+    assert "losses:" not in table  # one value per line, where a table does not fit
+    assert "scenes/shape  finished" in table
+
+
 def test_sparkline():
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], width=8) == "▁▂▃▄▅▆▇█"
     assert sparkline([2.0, 2.0]) == "▁▁"
     assert sparkline([]) == ""
     assert sparkline([float("nan"), 1.0]) == "▁"
-    assert len(sparkline(list(range(1000)))) <= 16
+    assert len(sparkline(list(range(1000)))) <= 7
 
 
 def test_recipes(capsys):
@@ -224,6 +235,8 @@ def test_mistakes_are_one_sentence_and_leave_nothing(capsys, words, sentence, tm
 
 
 def test_models_and_data_that_are_not_there(capsys, folders, smoked, tmp_path):
+    said = run(capsys, "tune", folders / "two", "--model", "timm:test_vit", "--out", tmp_path / "timm", code=2)
+    assert "save its weights" in said
     out = ("--smoke", "--out", tmp_path / "run")
     assert "vit-nano4" in run(capsys, "train", *SCENES, "--model", "vit-nanoo4", *out, code=2)
     assert "no file or folder" in run(capsys, "tune", *SCENES, "--model", "nothing", *out, code=2)

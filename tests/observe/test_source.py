@@ -47,7 +47,7 @@ def test_a_variant_is_untrained_and_says_so(caplog):
     model = sl.observe.open_model("vit-nano4", size=16, classes=7)
     assert "untrained" in caplog.text
     assert (model.config.size, model.config.classes, model.training) == ((16, 16), 7, False)
-    with pytest.raises(ValueError, match="no file or folder vit-nano4"):
+    with pytest.raises(ValueError, match=r"vit-nano4 alone is a variant.*vit-nano4\.cifar10"):
         sl.observe.open_model("vit-nano4", untrained=False)
 
 

@@ -65,7 +65,8 @@ def test_a_folder_without_splits_says_what_is_for_what(tmp_path):
     plain = sl.training.split_data(tmp_path)
     assert plain.test is None
     assert plain.describe() == (
-        "18 images to train on; validation: 10 % of the training data (2, each class alike); "
+        "18 images to train on; validation: 10 % of the training data (2 images, stratified by class; "
+        "too few to tell much, --val 0.3 takes more); "
         "no test (--split 0.8 keeps a fifth for one)"
     )
     divided = sl.training.split_data(tmp_path, split=0.8, val="none")

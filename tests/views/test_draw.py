@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.spec import _family
-from sightline.views.style import mosaic, new_figure, nice_top, spread_out
+from sightline.views.style import bare, mosaic, new_figure, nice_top, spread_out
 from sightline.views.table import VIEWS
+from sightline.views.tokens import place_title
 from tests.views import makers
 
 EVERY = makers.every()
@@ -188,3 +189,13 @@ def test_scales_are_shared_unless_nothing_would_show():
     assert nice_top(np.array([0.6])) == 1
     assert nice_top(np.array([0.15, np.nan])) == 0.2
     assert nice_top(np.array([np.nan])) == 1
+
+
+def test_maps_are_titled_by_place_counted_from_1_and_titles_stay_in_their_column():
+    assert place_title("block 3") == "block 4"
+    assert place_title("inner.layer4.0") == "unit 1"
+    axes = new_figure((3.7, 2.0)).subplots(1, 4)
+    bare(axes[0], "American Staffordshire terrier")
+    assert axes[0].get_title() == "American\n…"
+    bare(axes[1], "position alone")
+    assert axes[1].get_title() == "position\nalone"

@@ -265,7 +265,7 @@ def test_preprocessing_travels_by_family_and_can_be_overridden(tmp_path):
     for name, mean in means.items():
         assert sl.load(PEERS[name].ready().state_dict(), heads=2).image.mean == mean, name
     doubtful = sl.load(PEERS["timm"].ready().state_dict(), heads=2)
-    assert any("preprocessing is unknown" in w for w in doubtful.loaded.warnings)
+    assert any("does not say how to prepare images" in w for w in doubtful.loaded.warnings)
     mine = sl.ImageSpec(size=(1, 1), mean=(0.1, 0.2, 0.3), crop=0.7)
     model = sl.load(PEERS["timm"].ready().state_dict(), heads=2, image=mine)
     assert model.image == replace(mine, size=(32, 32))

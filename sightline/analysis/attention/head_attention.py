@@ -27,7 +27,7 @@ class HeadAttention(Result):
     >>> r = sl.analysis.HeadAttention(title="", caption="", images=np.zeros((1, 8, 8, 3), np.uint8), grid=(1,
     ...     2), prefix=0,
     ...             attention=np.array([[[[[255, 0], [0, 255]]]]], np.uint8), peaks=np.ones((1, 1, 1, 2), np.float32))
-    >>> r.row(0, 0, 0, 1).tolist(), r.summary()["heads that look at the own patch most"]
+    >>> r.row(0, 0, 0, 1).tolist(), r.summary()["heads that attend most to their own patch"]
     ([0.0, 1.0], 1.0)
     """
 
@@ -46,7 +46,7 @@ class HeadAttention(Result):
         own = self.attention[:, :, :, self.prefix :].argmax(-1) == np.arange(self.grid[0] * self.grid[1])
         each = own.mean((0, 3))
         return {
-            "heads that look at the own patch most": float((each > 0.5).mean()),
+            "heads that attend most to their own patch": float((each > 0.5).mean()),
             "largest share of one patch, mean": float(self.peaks.mean()),
         }
 

@@ -41,7 +41,7 @@ def select_execution(
     >>> import tempfile
     >>> model, recipe = sl.build("vit-nano4", classes=10), sl.Recipe(lr=1e-3, batch=64, steps=100)
     >>> sl.training.select_execution(model, recipe, images=1000, folder=tempfile.mkdtemp())[1]
-    'not compiled: 0.26 core-minutes are too short for it'
+    'not compiled: 0.26 core-minutes of training are too few for it to pay off'
     """
     there = _recorded(Run(folder))
     if there is not None:
@@ -102,7 +102,7 @@ def _compile_pays(model: Model, recipe: Recipe, images: int) -> tuple[bool, str]
     seconds = core_seconds(model, recipe, images)
     minutes = f"{seconds / 60:.2g} core-minutes"
     if seconds * (1 - 1 / gain) < MARGIN * COMPILE_SECONDS * max(1, len(recipe.sizes)):
-        return False, f"{minutes} are too short for it"
+        return False, f"{minutes} of training are too few for it to pay off"
     if find_compiler()[0] is None:
         return False, f"it would pay for {minutes}, and there is no C++ compiler"
     if not _compiler_works():

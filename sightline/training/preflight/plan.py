@@ -56,11 +56,10 @@ class Plan:
 
     def describe(self) -> Iterator[str]:
         """The plan in sentences, without the measured speeds."""
-        yield (
-            f"{self.steps:,} steps of {self.batch:,} images: {number(self.epochs)} epochs of {self.epoch_steps:,} "
-            f"steps; {self.passes} pass{'es' if self.passes > 1 else ''} per step"
-        )
-        yield f"warm-up {self.warmup:,} steps ({self.warmup_share:.1%} of training)"
+        passes = f", {self.passes} passes per step" if self.passes > 1 else ""
+        yield f"{self.steps:,} steps of {self.batch:,} images ({self.epochs:.3g} epochs){passes}"
+        share = f"{self.warmup:,} steps, {self.warmup_share:.0%} of the training"
+        yield f"warm-up: {share if self.warmup else 'none'}"
         if self.compiled or self.layout != "plain":
             yield ", ".join(
                 ["steps compiled (torch.compile)"] * self.compiled
@@ -85,8 +84,8 @@ class Plan:
                 "without evaluation"
             )
             yield (
-                f"the loader prepares {self.loader_images_per_second:,.0f} images/s, the model trains on "
-                f"{self.model_images_per_second:,.0f}"
+                f"the loader prepares {number(self.loader_images_per_second or 0)} images/s, the model trains on "
+                f"{number(self.model_images_per_second or 0)}"
             )
 
 

@@ -106,8 +106,8 @@ def _guess(names: MixerNames, shapes: Shapes, hints: Hints) -> Guess:
     half = (0.5,) * channels
     image = ImageSpec(size=checks.pair(config.size), mean=half, std=half, crop=0.875)
     doubt = (
-        "The preprocessing is unknown: mean and std 0.5, bicubic, crop 0.875 (timm's copies of Google's files) are "
-        "assumed; the weights of other authors want others. Give image=ImageSpec(...) to be sure."
+        "The file does not say how to prepare images: the way of timm's copies of Google's files (mean and std 0.5, "
+        "bicubic, crop 0.875) is assumed. Others may need another: in Python, load(..., image=ImageSpec(...))."
     )
     return Guess(config=config, image=image, warnings=(doubt,))
 

@@ -112,8 +112,8 @@ def _image(config: Config) -> tuple[ImageSpec, list[str]]:
     if c.distill_token or c.layer_scale is not None:
         return deit, []  # DeiT, DeiT III, DINOv2
     doubt = (
-        "The preprocessing is unknown: ImageNet mean and std, bicubic, crop 0.875 (DeiT) are assumed; weights that "
-        "came from Google's files want mean and std 0.5. Give image=ImageSpec(...) to be sure."
+        "The file does not say how to prepare images: DeiT's way (ImageNet mean and std, bicubic, crop 0.875) is "
+        "assumed. Weights from Google's files need mean and std 0.5: in Python, load(..., image=ImageSpec(...))."
     )
     return deit, [doubt]
 

@@ -30,7 +30,7 @@ def test_long_runs_are_compiled_and_short_ones_are_not(tmp_path, compiler):
     assert why.startswith("compiled: it pays for")
     short, why = select("vit-micro4", steps=200, out=tmp_path)
     assert not short.compile
-    assert "too short" in why
+    assert "too few" in why
     growing = ((0, 16), (0.3, 20), (0.5, 24), (0.7, 28), (0.9, 32))  # every size is compiled
     assert select("vit-nano4", steps=6000, out=tmp_path)[0].compile
     assert not select("vit-nano4", steps=6000, out=tmp_path, sizes=growing)[0].compile
@@ -81,7 +81,7 @@ def test_the_command_line_says_it(tmp_path, capsys):
     settings = ["--set", "steps=1", "--set", "warmup=0", "--set", "batch=4"]
     code, _, said = run_command(capsys, *words, *settings, "--out", str(tmp_path / "run"))
     assert code == 0
-    assert "core-minutes are too short for it; channels last" in said
+    assert "core-minutes of training are too few for it to pay off; channels last" in said
     assert "channels last in memory" in said
 
 

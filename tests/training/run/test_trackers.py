@@ -84,8 +84,8 @@ def test_mlflow_in_a_folder(tmp_path, monkeypatch):
 
 
 def test_trackio_in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
     pytest.importorskip("trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     sl.fit(model(), data()[0], recipe(steps=2, track="trackio"), out=tmp_path / "run")
     held = b"".join(p.read_bytes() for p in (tmp_path / "trackio").rglob("*") if p.is_file())
     assert b"train/loss" in held
