@@ -124,7 +124,7 @@ def episodes(
     >>> import torch
     >>> y = torch.arange(200) % 10
     >>> x = torch.nn.functional.one_hot(y, 10) + 0.1 * torch.randn(200, 10)
-    >>> sl.episodes((x, y), ways=(2, 5), shots=(1, 3), queries=5, episodes=20).accuracy.shape
+    >>> sl.evals.episodes((x, y), ways=(2, 5), shots=(1, 3), queries=5, episodes=20).accuracy.shape
     (2, 2, 20)
     """
     data = as_features(features)
