@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -20,6 +21,18 @@ class Source(Protocol):
     def read(self, key: str, layer: int | None = None) -> Tensor:
         """A new tensor; with `layer`, one slice along the first axis."""
         ...
+
+
+@dataclass
+class FileSource:
+    """What every container file holds: filled from its header before a value is read."""
+
+    path: Path
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    header: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    verify: bool = True  # compare checksums, where the file has them
 
 
 @dataclass
