@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import re
 import sys
@@ -159,6 +160,7 @@ def test_no_private_numbers(path):
     assert not found, f"{path}: {found} says nothing to a reader"
 
 
+@functools.cache
 def public_things():
     seen = {}
     for space in map(importlib.import_module, NAMESPACES):
