@@ -15,8 +15,7 @@ from torch import Tensor
 from sightline.archives import FAULTS, check_claims, declared
 from sightline.files import atomic
 from sightline.weights.containers.safetensors import bytes_of, fill
-from sightline.weights.containers.source import FileSource
-from sightline.weights.containers.zip_checksums import check_members
+from sightline.weights.containers.source import FileSource, check_members
 from sightline.weights.report import WeightsError
 
 LOCAL_HEADER = 30  # bytes of a zip member's own header, before name and extra field
