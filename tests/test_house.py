@@ -56,10 +56,16 @@ def floor(name: str) -> int:
     return next(i for i, rooms in enumerate(FLOORS) if name in rooms)
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imported(path: Path) -> set[str]:
     """Everything of ours that the file imports, wherever in the file the import stands."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -118,7 +124,7 @@ def test_rooms_stay_small(folder):
 def test_files_and_functions_stay_small(path):
     text = path.read_text()
     assert len(text.splitlines()) <= LONG_FILE
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             where = f"{path.name}:{node.lineno} {node.name}"
             assert (node.end_lineno or 0) - node.lineno < LONG_FUNCTION, where
@@ -147,7 +153,7 @@ def test_public_classes_are_defined_once():
     names = Counter(
         node.name
         for p in FILES
-        for node in ast.parse(p.read_text()).body
+        for node in parsed(p).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     twice = {name for name, count in names.items() if count > 1}

@@ -110,7 +110,11 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
         sl.weights.export(model(), tmp_path / "vit.onnx")
 
 
-FEW = {"vit-ti16": {"depth": 2}, "bit-r50x1": {"units": (1, 1, 1, 1)}, "r26-vit-s32": {"depth": 1, "units": (1, 1, 1, 1)}}
+FEW = {
+    "vit-ti16": {"depth": 2},
+    "bit-r50x1": {"units": (1, 1, 1, 1)},
+    "r26-vit-s32": {"depth": 1, "units": (1, 1, 1, 1)},
+}
 
 
 @pytest.mark.slow
