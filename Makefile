@@ -26,7 +26,7 @@ check: .venv/developer
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -n 2 --durations=25
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=25
 
 # The tests whose numbers depend on the CPU, as an older one computes: no AVX-512, and torch's own loops without AVX2.
 # Parity with other libraries is left out: in float64 its tolerance is a million roundings, and it takes minutes.
@@ -36,7 +36,7 @@ NUMBERS := tests/models --ignore tests/models/test_parity.py tests/evals/test_ex
 
 test-other-cpu: .venv/developer
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-		$(BIN)/python -m pytest -n 2 -m "not slow" -k "not memory" $(NUMBERS)
+		$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" -k "not memory" $(NUMBERS)
 
 # Damaged files of every type by the thousand, and kills at random; SCALE=0.1 runs a tenth. Never part of the tests.
 SCALE ?= 1
@@ -47,7 +47,7 @@ attack: .venv/developer
 	$(BIN)/python -m tests.attack.every_fault
 
 fast: .venv/developer  ## the tests without the slow ones
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 .venv/docs: .venv/product
 	$(PIP) -e ".[docs]"

@@ -30,7 +30,7 @@ def photographs(model) -> dict:
     found = {"l2 = 2**10": few.summary(), "l2 swept": tuned.summary(), "right of 370": round(370 * float(few.mean[-1]))}
     found |= {name: probe.fit(train).score(test) for name, probe in probes.items()}
     for kind in ("prototype", "ridge"):
-        found[f"episodes, {kind}"] = sl.episodes(train, (5, 20), (1, 5), queries=10, classifier=kind).summary()
+        found[f"episodes, {kind}"] = sl.evals.episodes(train, (5, 20), (1, 5), queries=10, classifier=kind).summary()
     return found
 
 

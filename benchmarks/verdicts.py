@@ -35,15 +35,16 @@ from sightline.models.taps import record
 from sightline.observe.groups import GROUPS
 from sightline.observe.images import ImageSource
 from sightline.observe.model import observe
+from sightline.spec import About, ModelId
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 
 SHARED = Path(os.environ.get("SIGHTLINE_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 DRAWS, IMAGES, SAMPLE = 200, 600, 128
-VIT = sl.ModelId(name="DeiT-Tiny", kind="vit", pool="cls")
-CNN = sl.ModelId(name="BiT", kind="cnn", pool="map")
-GAP = sl.ModelId(name="GAP", kind="vit", pool="gap")
-HYBRID = sl.ModelId(name="hybrid", kind="hybrid", pool="cls")
+VIT = ModelId(name="DeiT-Tiny", kind="vit", pool="cls")
+CNN = ModelId(name="BiT", kind="cnn", pool="map")
+GAP = ModelId(name="GAP", kind="vit", pool="gap")
+HYBRID = ModelId(name="hybrid", kind="hybrid", pool="cls")
 Rows = NDArray[np.int64]
 Make = Callable[[Rows, int], list[sl.Result]]  # images of a sample, groups of them -> the results that are judged
 
@@ -113,7 +114,7 @@ def without(values: NDArray, groups: int) -> NDArray:
 class Layers:
     """Features of a population by layer, one vector per image."""
 
-    id: sl.ModelId
+    id: ModelId
     values: dict[str, Tensor]
     stages: tuple[int, ...] = ()
 
@@ -121,7 +122,7 @@ class Layers:
         return Grams({name: gram(x[rows]) for name, x in self.values.items()})
 
 
-def pooled(model, data, ident: sl.ModelId, layers="blocks") -> Layers:
+def pooled(model, data, ident: ModelId, layers="blocks") -> Layers:
     """The mean over all tokens or places of each layer."""
     s = observe(model)
     found = sl.extract(s, data, layers=layers, tokens="gap", batch=16).layers
@@ -140,7 +141,7 @@ def similarity(one: Layers, two: Layers | None, rows: Rows, groups: int) -> sl.a
     return sl.analysis.CKA(
         title="", caption="", similarity=s, band=0 * s, knn=s, rows=tuple(names[0]), columns=tuple(names[1]),
         row_stages=one.stages, column_stages=(two or one).stages, replicates=left,
-        about=sl.About(models=(one.id,) if two is None else (one.id, two.id)),
+        about=About(models=(one.id,) if two is None else (one.id, two.id)),
     )  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def by_block(r: sl.analysis.CKA, match: NDArray, parameters: int) -> sl.Result:
     return sl.analysis.BlockSimilarity(
         title="", caption="", models=(str(parameters),), similarity=r.similarity[cells][None], varied="data",
         band=np.zeros((1, len(match))), depth=np.linspace(0, 1, len(match))[None], replicates=left[:, None],
-        parameters=(parameters,), training_images=(500,), about=sl.About(models=(VIT, GAP)),
+        parameters=(parameters,), training_images=(500,), about=About(models=(VIT, GAP)),
     )  # fmt: skip
 
 
@@ -204,10 +205,10 @@ def single(analysis, model, data, count: int, **settings) -> list[sl.Result]:
 
 
 def of_distance(vit: list[sl.analysis.AttentionDistance], hybrid: list[sl.analysis.AttentionDistance]) -> Population:
-    def one(each: list[sl.analysis.AttentionDistance], ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
+    def one(each: list[sl.analysis.AttentionDistance], ident: ModelId, rows: Rows, groups: int) -> sl.Result:
         pixels = np.stack([each[i].pixels for i in rows])
         left = without(pixels, groups)
-        return replace(each[0], pixels=pixels.mean(0), replicates=left, about=sl.About(models=(ident,)))
+        return replace(each[0], pixels=pixels.mean(0), replicates=left, about=About(models=(ident,)))
 
     def make(rows: Rows, groups: int) -> list[sl.Result]:
         return [one(vit, VIT, rows, groups), one(hybrid, HYBRID, rows, groups)]
@@ -215,13 +216,13 @@ def of_distance(vit: list[sl.analysis.AttentionDistance], hybrid: list[sl.analys
     return Population(("V8", "C5", "V9"), len(vit), make)
 
 
-def residual(each: list[sl.analysis.ResidualRatios], ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
+def residual(each: list[sl.analysis.ResidualRatios], ident: ModelId, rows: Rows, groups: int) -> sl.Result:
     """A residual study of a sample from those of its images."""
     table = np.stack([np.stack([r.ratio, r.class_token[0], r.cosine_sum, r.class_token[2]]) for r in each])[rows]
     mean = table.mean(0)
     return replace(
         each[0], ratio=mean[0], cosine_sum=mean[2], class_token=np.stack([mean[1], mean[1], mean[3]]),
-        replicates=without(table, groups), about=sl.About(models=(ident,)),
+        replicates=without(table, groups), about=About(models=(ident,)),
     )  # fmt: skip
 
 
@@ -232,7 +233,7 @@ def of_residual(vit: list, cnn: list) -> Population:
     return Population(("C10", "C11", "C12"), len(vit), make)
 
 
-def field(each: list[sl.analysis.ReceptiveField], ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
+def field(each: list[sl.analysis.ReceptiveField], ident: ModelId, rows: Rows, groups: int) -> sl.Result:
     """A receptive field of a sample: the images' maps, each with its own weight, summed."""
     mass = np.stack([np.array(r.how["gradient sums"]) for r in each])[rows]
     maps = np.stack([r.maps for r in each])[rows] * mass[:, :, None, None]
@@ -248,7 +249,7 @@ def field(each: list[sl.analysis.ReceptiveField], ident: sl.ModelId, rows: Rows,
     left = [numbers(member != g) for g in range(groups)]
     hits = np.stack([r.largest for r in each])[rows] if len(each[0].largest) else np.zeros((len(rows), 0))
     return replace(
-        each[0], radii=whole[:, :2], own=whole[:, 2], about=sl.About(models=(ident,)), how={"n": len(rows)},
+        each[0], radii=whole[:, :2], own=whole[:, 2], about=About(models=(ident,)), how={"n": len(rows)},
         replicates=np.stack(left) if groups else np.zeros((0, 0, 0)),
         largest=hits.mean(0), largest_replicates=without(hits, groups),
     )  # fmt: skip
@@ -266,14 +267,14 @@ def of_places(tokens: Tensor, other: Tensor, earlier: Tensor, patches: Tensor, g
     """Tokens of two networks (tokens, images, width), on one grid, with the patches of the images; the second stands
     for a GAP model and for the last stage of a CNN, the third for an earlier stage."""
 
-    def localized(x: Tensor, ident: sl.ModelId, rows: Rows, groups: int) -> sl.Result:
+    def localized(x: Tensor, ident: ModelId, rows: Rows, groups: int) -> sl.Result:
         sums = PairSums(len(x), len(patches), groups)
         member = torch.from_numpy(np.arange(len(rows)) % groups) if groups else None
         sums.add(centered_grams(x[:, rows]), centered_grams(patches[:, rows]), member)
         left = sums.without_groups().unflatten(2, grid).numpy() if groups else np.zeros((0, 0, 0, 0))
         return sl.analysis.Localization(
             title="", caption="", maps=sums.cka().unflatten(1, grid).numpy(), class_token=np.zeros((0, *grid)),
-            layer="last", grid=grid, replicates=left, how={"n": len(rows)}, about=sl.About(models=(ident,)),
+            layer="last", grid=grid, replicates=left, how={"n": len(rows)}, about=About(models=(ident,)),
         )  # fmt: skip
 
     def make(rows: Rows, groups: int) -> list[sl.Result]:
@@ -301,11 +302,11 @@ def of_probes(hits: NDArray, names: tuple[str, ...]) -> Population:
     return Population(("C17", "C18", "C19", "C22"), hits.shape[2], make)
 
 
-def tokens(accuracy: NDArray, left: NDArray, ident: sl.ModelId) -> sl.Result:
+def tokens(accuracy: NDArray, left: NDArray, ident: ModelId) -> sl.Result:
     """A curve as if it were the mean over probes of single tokens."""
     return sl.evals.ProbeAccuracy(
         title="", caption="", layers=tuple(map(str, range(len(accuracy)))), seeds=(0,), accuracy=accuracy[:, None],
-        per_token=accuracy[:, None], replicates=left, about=sl.About(models=(ident,)),
+        per_token=accuracy[:, None], replicates=left, about=About(models=(ident,)),
     )  # fmt: skip
 
 

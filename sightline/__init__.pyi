@@ -22,7 +22,6 @@ from .analysis.embeddings import position_similarity as position_similarity
 from .analysis.inspection import compare as compare
 from .analysis.inspection import look as look
 from .analysis.pca import feature_pca as feature_pca
-from .analysis.probes import layer_probes as layer_probes
 from .analysis.receptive_fields import receptive_field as receptive_field
 from .analysis.residual import residual_ratios as residual_ratios
 from .analysis.saliency.attribution import attribution as attribution
@@ -34,21 +33,16 @@ from .data.folder import Folder as Folder
 from .data.opening import open_images as open_images
 from .data.source import dataset as dataset
 from .evals.accuracy import evaluate as evaluate
-from .evals.episodic import episodes as episodes
 from .evals.extraction import extract as extract
 from .evals.few_shot import fewshot as fewshot
 from .evals.prediction import predict as predict
 from .evals.probing.by_layer import probe as probe
-from .evals.vtab_protocol import vtab as vtab
 from .models.construct import build as build
 from .models.costs import cost as cost
 from .models.parts import anatomy as anatomy
 from .models.taps import record as record
 from .report.write import write_report as write_report
-from .spec import About as About
-from .spec import Features as Features
 from .spec import ImageSpec as ImageSpec
-from .spec import ModelId as ModelId
 from .spec import Result as Result
 from .studies.claims import verdicts as verdicts
 from .training import recipes as recipes
@@ -58,7 +52,6 @@ from .training.run.folder import Run as Run
 from .views.drawing import draw as draw
 from .views.drawing import save_figure as save_figure
 from .weights.loading import load as load
-from .weights.saving import convert as convert
 from .weights.saving import save as save
 
 __version__: str

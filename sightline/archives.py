@@ -41,7 +41,7 @@ class Declared(NamedTuple):
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write an .npy with a checksum behind the values, where NumPy does not look."""
+    """Write an .npy with a checksum after the values, where NumPy does not look."""
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
     with path.open("rb") as file:

@@ -6,6 +6,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.shapes import check_only_shapes
+
+check_only_shapes()  # before anything imports sightline
 settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("house")
 os.environ.setdefault("COLUMNS", "160")

@@ -1,7 +1,10 @@
 """The runtime check of the tests: shapes in signatures, and nothing else (plain types are the type checker's job)."""
 
+import dataclasses
+import functools
 import typing
 
+import jaxtyping
 from beartype import beartype
 from jaxtyping import AbstractArray
 
@@ -17,3 +20,27 @@ def check(function):
     hints = getattr(function, "__annotations__", {})
     function.__annotations__ = {name: hint for name, hint in hints.items() if _is_shape(hint)}
     return beartype(function)
+
+
+def has_shapes(function_or_class) -> bool:
+    """Whether a signature speaks of arrays, or is still text, which jaxtyping evaluates."""
+    if isinstance(function_or_class, type) and not dataclasses.is_dataclass(function_or_class):
+        return False  # jaxtyping looks at the generated `__init__` of dataclasses only
+    hints = getattr(function_or_class, "__annotations__", {}).values()
+    return any(isinstance(hint, str) or _is_shape(hint) for hint in hints)
+
+
+def check_only_shapes() -> None:
+    """Let jaxtyping's import hook wrap the functions that have a shape to check, one in fifteen, and leave the others.
+
+    Around every call of every function its wrapper costs a quarter of the suite.
+    """
+    whole = jaxtyping.jaxtyped
+
+    @functools.wraps(whole)
+    def jaxtyped(*given, **options):
+        if given:
+            return whole(*given, **options)
+        return lambda thing: whole(thing, **options) if has_shapes(thing) else thing
+
+    jaxtyping.jaxtyped = jaxtyped

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sightline as sl
-from sightline.spec import from_json, legible, to_json
+from sightline.spec import Features, from_json, legible, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def test_values_are_frozen():
     with pytest.raises(AttributeError):
         sl.ImageSpec(size=(2, 2)).size = (3, 3)
     tokens = torch.arange(12.0).view(1, 6, 2)
-    made = sl.Features(tokens=tokens, grid=(2, 3), prefix=tokens[:, :0], pooled=tokens.mean(1))
+    made = Features(tokens=tokens, grid=(2, 3), prefix=tokens[:, :0], pooled=tokens.mean(1))
     assert made.map[0, :, 1, 2].tolist() == tokens[0, 5].tolist()
 
 

@@ -62,26 +62,27 @@ def room_page(stub: Path) -> str:
     return "\n\n".join([f"# {room}", first_line(stub.with_suffix(".py")), *entries])
 
 
-def top_page(top: dict[str, str], values: list[str]) -> str:
+def top_page(top: dict[str, str]) -> str:
     """Where each of the names at the top is described."""
     rooms = {name: module.split(".")[0] for name, module in top.items()}
     rows = [
-        f"| [`sl.{name}`][sightline.{'' if name in values else room + '.'}{name}] | [{room}]({room}.md) |"
+        f"| [`sl.{name}`][sightline.{room}.{name}] | [{room}]({room}.md) |"
         for name, room in sorted(rooms.items(), key=lambda item: item[0].lower())
     ]
     return TOP.format(rows="\n".join(rows))
 
 
+def spec_page() -> str:
+    """The value types: every class that `sightline/spec.py` defines."""
+    spec = PACKAGE / "spec.py"
+    types = [node.name for node in ast.parse(spec.read_text()).body if isinstance(node, ast.ClassDef)]
+    return "\n\n".join(["# sightline.spec", first_line(spec), *(entry(f"sightline.spec.{name}") for name in types)])
+
+
 def pages() -> dict[str, str]:
     """The text of every reference page."""
-    top = public_names(PACKAGE / "__init__.pyi")
-    values = [name for name, module in top.items() if module == "spec"]
-    shared = [
-        f"# sightline.spec\n\n{first_line(PACKAGE / 'spec.py')}",
-        *(entry(f"sightline.{name}") for name in values),
-    ]
     rooms = {stub.parent.name: room_page(stub) for stub in sorted(PACKAGE.glob("*/__init__.pyi"))}
-    return {"index": top_page(top, values), "spec": "\n\n".join(shared), **rooms}
+    return {"index": top_page(public_names(PACKAGE / "__init__.pyi")), "spec": spec_page(), **rooms}
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -8,10 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
 from sightline.adoption.shortcuts import Shortcut, Shortcuts, find
-from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, Hook, first_logits, temporary_hooks
+from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, AdoptionError, Hook, first_logits, temporary_hooks
 from sightline.models.parts import Part
 from sightline.spec import Features, ImageSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from sightline.adoption.errors import AdoptionError
+from sightline.adoption.wrapper import AdoptionError
 
 FAILED = "{} cannot be loaded by {}: {}. Without a network its weights must be in the cache of {}."
 

@@ -6,7 +6,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
 from sightline.adoption.transformer import (
     AdoptedViT,
@@ -18,7 +17,7 @@ from sightline.adoption.transformer import (
     run_blank_image,
     watch,
 )
-from sightline.adoption.wrapper import AdoptedConfig, Hook
+from sightline.adoption.wrapper import AdoptedConfig, AdoptionError, Hook
 from sightline.models.parts import Part, mixer_block_parts
 from sightline.models.taps import Tap
 from sightline.spec import ImageSpec

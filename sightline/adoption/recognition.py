@@ -4,10 +4,9 @@ import torch
 from torch import nn
 
 from sightline.adoption.cnn import AdoptedCNN
-from sightline.adoption.errors import AdoptionError
 from sightline.adoption.mixer import AdoptedMixer, find_mixer_blocks
 from sightline.adoption.transformer import AdoptedViT, find_blocks
-from sightline.adoption.wrapper import AdoptedModel
+from sightline.adoption.wrapper import AdoptedModel, AdoptionError
 from sightline.models.construct import Model
 from sightline.spec import ImageSpec
 

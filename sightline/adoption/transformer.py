@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sightline.adoption.attention import AttentionFeed
-from sightline.adoption.errors import AdoptionError
 from sightline.adoption.preprocessing import library, size_of, spec_of
-from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, Hook, first_logits, temporary_hooks
+from sightline.adoption.wrapper import AdoptedConfig, AdoptedModel, AdoptionError, Hook, first_logits, temporary_hooks
 from sightline.models.parts import Part, block_parts
 from sightline.models.taps import Tap
 from sightline.spec import Features, ImageSpec

@@ -14,6 +14,14 @@ from sightline.spec import Displayable, Features, ImageSpec
 Hook = tuple[nn.Module, Literal["in", "out"], Callable[[Tensor], Any]]
 
 
+class AdoptionError(ValueError):
+    """A module that cannot be adopted, in one sentence: what was found, what was expected, what to do.
+
+    >>> issubclass(sl.adoption.AdoptionError, ValueError)
+    True
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdoptedConfig:
     """The configuration of an adopted model, under the names of our own configurations."""

@@ -69,7 +69,7 @@ def layer_probes(
 
     >>> train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
     >>> twins = {"CLS": sl.build("vit-nano4", depth=2), "GAP": sl.build("vit-nano4", depth=2, pool="gap")}
-    >>> sl.layer_probes(twins, train, test, shots=2).curves
+    >>> sl.analysis.layer_probes(twins, train, test, shots=2).curves
     ('CLS; class token', 'CLS; mean of patches', 'CLS; mean of all', 'GAP; first token', 'GAP; mean of patches')
     """
     given = dict(models) if isinstance(models, Mapping) else {"model": models}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import click
 
 import sightline as sl
-from sightline.cli.shell import help_without_verb, show, tell, verb
+from sightline.cli.shell import help_without_verb, show, tell, verb_of
 
 SHOWN_CLASSES = 12
 SHOWN_FINDINGS = 20  # findings of each kind in the table; --json has all of them
@@ -28,11 +26,7 @@ def data(context: click.Context) -> None:
     help_without_verb(context)
 
 
-def data_verb(function: Callable[..., Any]) -> click.Command:
-    """Register a subcommand of this group."""
-    command = verb(function)
-    data.add_command(command)
-    return command
+data_verb = verb_of(data)
 
 
 @data_verb

@@ -334,7 +334,7 @@ def episodes(
     table = sl.extract(trained, sl.evals.evaluation_data(trained, data, split, num=num), **features)
     known = getattr(trained, "class_names", None) or ()
     settings = {"queries": queries, "episodes": count, "classifier": classifier, "seed": seed}
-    result = sl.episodes(table, ways, shots, trained_on=known, **settings)
+    result = sl.evals.episodes(table, ways, shots, trained_on=known, **settings)
     save_result(result, save)
     rows = [
         {"ways": a, "shots": b, "accuracy": float(result.mean[i, j]), "± 95 %": float(result.half_width[i, j])}
@@ -371,7 +371,7 @@ def vtab(
 
     Example: sightline vtab runs/scenes --tasks cells,count
     """
-    result = sl.vtab(sl.observe.open_model(model, size=size), suite, tasks=tasks or None, root=root, **batches)
+    result = sl.evals.vtab(sl.observe.open_model(model, size=size), suite, tasks=tasks or None, root=root, **batches)
     save_result(result, save)
     rows = sl.evals.vtab_rows(result)
     show({"rows": rows, **result.summary()} if as_json else rows, as_json, title=result.caption)

@@ -80,6 +80,17 @@ def verb(function: Callable[..., Any]) -> click.Command:
     return command
 
 
+def verb_of(group: click.Group) -> Callable[[Callable[..., Any]], click.Command]:
+    """A decorator that adds a function to a group as one of its verbs."""
+
+    def add(function: Callable[..., Any]) -> click.Command:
+        command = verb(function)
+        group.add_command(command)
+        return command
+
+    return add
+
+
 def show(data: Any, as_json: bool, title: str = "") -> None:
     """Print a list of dicts as a table, or one dict as a list of names and values."""
     if as_json:

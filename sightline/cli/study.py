@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import click
 
 import sightline as sl
 from sightline.cli.options import FOLDER, Words
-from sightline.cli.shell import help_without_verb, memory, show, tell, verb
+from sightline.cli.shell import help_without_verb, memory, show, tell, verb_of
 
 out_option = click.option("--out", default="studies", show_default=True, type=FOLDER, help="Folder for everything.")
 
@@ -25,11 +25,7 @@ def study(context: click.Context) -> None:
     help_without_verb(context)
 
 
-def study_verb(function: Callable[..., Any]) -> click.Command:
-    """A verb of this group."""
-    command = verb(function)
-    study.add_command(command)
-    return command
+study_verb = verb_of(study)
 
 
 @study_verb

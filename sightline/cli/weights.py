@@ -69,7 +69,7 @@ def convert(
         options["verdicts"] = sl.verdicts(e.result for e in collect(results).entries)
     options |= {k: v for k, v in {"heads": heads, "size": size, "classes": classes}.items() if v is not None}
     with silence("sightline.weights"):  # the report below repeats them
-        report = sl.convert(source, out, to=to, verify=not no_verify, **options)
+        report = sl.weights.convert(source, out, to=to, verify=not no_verify, **options)
     about: dict[str, Any] = {"source": report.source, "format": report.format, "written": out, "as": to}
     about |= {fate: report.count(fate) for fate in ("taken", "resized", "new", "left")}
     about["verified"] = report.verified

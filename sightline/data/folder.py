@@ -20,13 +20,11 @@ PATH_COLUMNS = ("path", "file", "filename", "file_name", "image")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_index", "label_index")
 
 
-class Files(Dataset):
-    """Image files with one label each."""
+class ImageFiles(Dataset):
+    """A dataset whose images are files of their own."""
 
-    def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
-        self.name, self.paths, self.classes = name, paths, tuple(classes)
-        self.labels = np.fromiter(labels, dtype=np.int64, count=len(paths))
-        self.skipped: list[str] = []
+    paths: list[str]
+    home: str = ""  # files are named from here in stamps; empty: from the folder that all of them share
 
     def image(self, index: int) -> EncodedImage:
         return read_bytes(self.paths[index])
@@ -35,8 +33,17 @@ class Files(Dataset):
         return printable(self.paths[index])
 
     def stamps(self, indices: Ints) -> list[FileStamp] | None:
-        home = os.path.commonpath({os.path.dirname(p) for p in self.paths})
+        home = self.home or os.path.commonpath({os.path.dirname(p) for p in self.paths})
         return [file_stamp(self.paths[int(i)], home) for i in indices]
+
+
+class Files(ImageFiles):
+    """Image files with one label each."""
+
+    def __init__(self, name: str, paths: list[str], *, labels: Iterable[int], classes: Iterable[str]):
+        self.name, self.paths, self.classes = name, paths, tuple(classes)
+        self.labels = np.fromiter(labels, dtype=np.int64, count=len(paths))
+        self.skipped: list[str] = []
 
 
 def file_stamp(path: str, home: str) -> FileStamp:

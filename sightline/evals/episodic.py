@@ -20,7 +20,7 @@ from sightline.evals.inputs import (
     single_labels,
     vectors,
 )
-from sightline.evals.interval import half_width
+from sightline.evals.interval import RepeatedAccuracy
 from sightline.evals.probing.ridge import L2, Ridge, sign_targets
 from sightline.spec import Result
 
@@ -67,7 +67,7 @@ def sample_episode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episodes(Result):
+class Episodes(RepeatedAccuracy, Result):
     """Accuracy of many episodes for each number of ways and shots, and feature similarity within and between classes.
 
     >>> import numpy as np
@@ -82,16 +82,6 @@ class Episodes(Result):
     accuracy: NDArray[np.float64]  # (ways, shots, episodes)
     within: float  # mean cosine similarity of two images of one class
     between: float  # of two images of different classes
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean accuracy, (ways, shots)."""
-        return self.accuracy.mean(2)
-
-    @property
-    def half_width(self) -> NDArray[np.float64]:
-        """Half of its 95 % confidence interval over episodes."""
-        return half_width(self.accuracy)
 
     def summary(self) -> dict[str, float]:
         out: dict[str, float] = {}
@@ -124,7 +114,7 @@ def episodes(
     >>> import torch
     >>> y = torch.arange(200) % 10
     >>> x = torch.nn.functional.one_hot(y, 10) + 0.1 * torch.randn(200, 10)
-    >>> sl.episodes((x, y), ways=(2, 5), shots=(1, 3), queries=5, episodes=20).accuracy.shape
+    >>> sl.evals.episodes((x, y), ways=(2, 5), shots=(1, 3), queries=5, episodes=20).accuracy.shape
     (2, 2, 20)
     """
     data = as_features(features)

@@ -58,7 +58,7 @@ class FeatureTable:
             )
         if y.ndim == 1 and (not np.issubdtype(y.dtype, np.integer) or (len(y) and y.min() < 0)):
             raise ValueError("Labels must be class numbers from 0, or a boolean table (n, classes).")
-        count = y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1
+        count = y.shape[1] if y.ndim == 2 else 1 + max(map(int, np.unique(y)), default=-1)
         names = tuple(map(str, classes)) if classes is not None else class_numbers(count, "features")
         if len(names) < count:
             raise ValueError(f"There are labels up to {count - 1}, but {len(names)} classes.")

@@ -26,7 +26,7 @@ from sightline.evals.inputs import (
     used_classes,
     vectors,
 )
-from sightline.evals.interval import half_width
+from sightline.evals.interval import RepeatedAccuracy
 from sightline.evals.probing.ridge import L2, SWEEP, Ridge, apply, best_l2, check_l2
 from sightline.spec import About, Result
 
@@ -35,7 +35,7 @@ Penalty = float | Sequence[float] | Literal["sweep"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShot(Result):
+class FewShot(RepeatedAccuracy, Result):
     """Accuracy by number of training images per class, for several random draws.
 
     >>> import numpy as np
@@ -52,16 +52,6 @@ class FewShot(Result):
     accuracy: NDArray[np.float64]  # (shots, seeds)
     per_class: NDArray[np.float64]  # (shots, classes), mean over seeds; NaN for a class without test images
     l2: NDArray[np.float64]  # (shots, seeds)
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean accuracy over seeds, by shots."""
-        return self.accuracy.mean(1)
-
-    @property
-    def half_width(self) -> NDArray[np.float64]:
-        """Half of the 95 % confidence interval of that mean (Student's t over seeds); NaN for one seed."""
-        return half_width(self.accuracy)
 
     def summary(self) -> dict[str, float]:
         out: dict[str, float] = {}

@@ -35,6 +35,22 @@ def half_width(values: NDArray[np.float64], axis: int = -1) -> NDArray[np.float6
     return np.asarray(t95(n - 1) * values.std(axis, ddof=1) / np.sqrt(n))
 
 
+class RepeatedAccuracy:
+    """What results share whose accuracies were measured several times, by seed or episode: along the last axis."""
+
+    accuracy: NDArray[np.float64]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean accuracy over seeds or episodes."""
+        return self.accuracy.mean(-1)
+
+    @property
+    def half_width(self) -> NDArray[np.float64]:
+        """Half of the 95 % confidence interval of that mean (Student's t); NaN where there is one value."""
+        return half_width(self.accuracy)
+
+
 def jackknife(left: NDArray[np.float64]) -> NDArray[np.float64]:
     """Half of the 95 % interval of a statistic, given its values without each group of images along the first axis.
 

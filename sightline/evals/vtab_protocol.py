@@ -102,7 +102,7 @@ def vtab(
     accuracy`, with splits train800, val200, train1000 and test. `tasks` selects some; the score is their mean.
 
     >>> model = sl.build("vit-nano4")
-    >>> sl.vtab(model, tasks=["cells"], fit=lambda model, task, splits: len(splits["test"]) / 4000).accuracy
+    >>> sl.evals.vtab(model, tasks=["cells"], fit=lambda model, task, splits: len(splits["test"]) / 4000).accuracy
     array([0.5])
     """
     every = suite(name)

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from sightline.adoption.errors import AdoptionError
 from sightline.adoption.libraries import from_library
 from sightline.adoption.recognition import adopt
+from sightline.adoption.wrapper import AdoptionError
 from sightline.models.construct import build
 from sightline.models.variants import config
 from sightline.spec import ImageSpec

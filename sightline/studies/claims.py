@@ -113,7 +113,7 @@ CLAIMS = (
         statement="Episodic accuracy falls with the number of ways and rises with the number of shots.",
         judge=vit_claims.ways_and_shots,
         reads=(Episodes,),
-        wants="sl.episodes with several ways and shots",
+        wants="sl.evals.episodes with several ways and shots",
     ),
     Claim(
         number="C1",

@@ -79,7 +79,7 @@ class Demo:
         return max(2, round(STEPS * self.minutes))
 
     def run(self, say: Callable[[str], None] = print) -> Iterator[Step]:
-        """Run the steps; `say` hears what comes next."""
+        """Run the steps; `say` gets what comes next."""
         say(f"training {', '.join(self.models)}, {self.steps} steps of {BATCH} each; then {HIGH} px instead of {SIZE}")
         runs = self.train(say)
         train, test = open_images(self.images("train"), self.path), self.open_test()

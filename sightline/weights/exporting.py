@@ -162,7 +162,7 @@ class Graph(nn.Module):
 def fold(model: nn.Module) -> nn.Module:
     """Standardize the kernels once, and pad the pooling of BiT's root with almost zero.
 
-    ONNX Runtime merges a padding of zeros into the pooling behind it, which pads with minus infinity: the logits of
+    ONNX Runtime merges a padding of zeros into the pooling after it, which pads with minus infinity: the logits of
     bit-r50x1 move by up to 0.15 of the largest. It leaves every other value alone.
     """
     for part in model.modules():

@@ -1,4 +1,4 @@
-"""`sl.save` and `sl.convert`: write weights in any format that can represent them, with probe outputs inside."""
+"""`save` and `convert`: write weights in any format that can represent them, with probe outputs inside."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -235,7 +235,7 @@ def convert(
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> ours = sl.save(sl.build("vit-nano4", classes=10), folder / "model.safetensors")
-    >>> sl.convert(ours, folder / "model.npz", to="npz").count("taken")
+    >>> sl.weights.convert(ours, folder / "model.npz", to="npz").count("taken")
     80
     """
     model: nn.Module = load(source, verify=verify, **options)

@@ -15,13 +15,13 @@ def parts():
 def test_the_five_curves(parts):
     twins = {"CLS": sl.build("vit-nano4", depth=2), "GAP": sl.build("vit-nano4", depth=3, pool="gap")}
     twins["CNN"] = sl.build("bit-nano")
-    found = sl.layer_probes(twins, *parts, shots=3)
+    found = sl.analysis.layer_probes(twins, *parts, shots=3)
     assert found.accuracy.shape == (6, 3)
     both = [sl.extract(twins["CLS"], part, layers="blocks", tokens="gap") for part in parts]
     np.testing.assert_allclose(found.accuracy[1, :2], sl.probe(*both, shots=3).mean)
     assert np.isnan(found.accuracy[1, 2])
     with pytest.raises(ValueError, match="no model"):
-        sl.layer_probes({}, *parts)
+        sl.analysis.layer_probes({}, *parts)
 
 
 def test_closed_form_is_least_squares(parts):
@@ -36,7 +36,7 @@ def test_closed_form_is_least_squares(parts):
     weights = torch.linalg.lstsq(rows, torch.cat([y, torch.zeros(len(rows) - len(y), y.shape[1])])).solution
     want = ((wide[1] @ weights).argmax(1).numpy() == test.labels).mean()
     fixed = sl.evals.LinearProbe(l2=2.0**10)
-    found = sl.layer_probes(model, *parts, shots=None, with_probe=fixed)
+    found = sl.analysis.layer_probes(model, *parts, shots=None, with_probe=fixed)
     assert found.accuracy[found.curves.index("model; mean of patches"), 0] == pytest.approx(want)
     assert "l2 = 1,024, fixed" in found.caption
 
@@ -44,7 +44,7 @@ def test_closed_form_is_least_squares(parts):
 def test_l2_is_tuned_on_held_out_training_images(parts):
     model = sl.build("vit-nano4", depth=1)
     train, test = (sl.extract(model, part, layers="blocks", tokens="gap") for part in parts)
-    found = sl.layer_probes(model, *parts, shots=None)
+    found = sl.analysis.layer_probes(model, *parts, shots=None)
     want = sl.evals.LinearProbe(l2="sweep").fit(train).score(test)
     assert found.accuracy[found.curves.index("model; mean of patches"), 0] == pytest.approx(want)
     assert "l2 tuned on held-out training images" in found.caption
@@ -66,6 +66,6 @@ def test_maps_of_tokens(parts):
 def test_a_hybrid_is_probed_in_its_encoder():
     train, test = (sl.dataset("scenes/shape", split, num=40, size=32) for split in ("train", "test"))
     model = sl.build("r8-vit-nano4", classes=10, depth=2)
-    found = sl.layer_probes(model, train, test, shots=2)
+    found = sl.analysis.layer_probes(model, train, test, shots=2)
     assert found.curves[0] == "model; class token"
     assert found.accuracy.shape == (3, 2)

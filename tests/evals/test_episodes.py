@@ -43,9 +43,9 @@ def test_e24_support_and_training_classes_are_disjoint():
             assert np.array_equal(pixels, data[source][0])
         assert len(part.few_shot(2, seed=0).classes) == len(part.classes)
     e = sl.extract(random_model(), novel)
-    sl.episodes(e, 3, 1, queries=2, episodes=5, trained_on=base.classes)
+    sl.evals.episodes(e, 3, 1, queries=2, episodes=5, trained_on=base.classes)
     with pytest.raises(ValueError, match="was not trained on"):
-        sl.episodes(e, 3, 1, queries=2, episodes=5, trained_on=[*base.classes, novel.classes[0]])
+        sl.evals.episodes(e, 3, 1, queries=2, episodes=5, trained_on=[*base.classes, novel.classes[0]])
     with pytest.raises(ValueError, match="without classes"):
         sl.evals.split_classes(data, 0.01)
 
@@ -53,7 +53,7 @@ def test_e24_support_and_training_classes_are_disjoint():
 @pytest.mark.parametrize("classifier", ["prototype", "ridge"])
 def test_b6_accuracy_falls_with_ways_and_rises_with_shots(classifier):
     x, y = clusters(600, classes=20, noise=2.0)
-    r = sl.episodes((x, y), (2, 5, 10, 20), (1, 5, 10), queries=10, episodes=100, classifier=classifier)
+    r = sl.evals.episodes((x, y), (2, 5, 10, 20), (1, 5, 10), queries=10, episodes=100, classifier=classifier)
     assert (np.diff(r.mean, axis=0) < -0.02).all()
     assert (np.diff(r.mean, axis=1) > 0.02).all()
     assert (r.half_width < 0.05).all()
@@ -61,14 +61,14 @@ def test_b6_accuracy_falls_with_ways_and_rises_with_shots(classifier):
 
 def test_one_setting_is_the_same_alone_and_in_a_sweep():
     x, y = clusters(300, classes=10, noise=2.0)
-    sweep = sl.episodes((x, y), (3, 10), (1, 5), queries=8, episodes=30, seed=4)
-    alone = sl.episodes((x, y), 10, 5, queries=8, episodes=30, seed=4)
+    sweep = sl.evals.episodes((x, y), (3, 10), (1, 5), queries=8, episodes=30, seed=4)
+    alone = sl.evals.episodes((x, y), 10, 5, queries=8, episodes=30, seed=4)
     assert np.array_equal(sweep.accuracy[1, 1], alone.accuracy[0, 0])
 
 
 def test_600_episodes_of_prototypes_by_hand(tmp_path):
     x, y = clusters(200, classes=5, noise=2.0)
-    r = sl.episodes((x, y), 5, 2, queries=5)
+    r = sl.evals.episodes((x, y), 5, 2, queries=5)
     assert r.accuracy.shape == (1, 1, 600)
     e = sl.evals.sample_episode(y, ways=5, shots=2, queries=5, seed=0, number=17)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -95,7 +95,7 @@ def test_cosine_similarity_is_the_mean_over_pairs(seed, n):
 
 def test_a_high_score_goes_with_similarity_within_classes():
     tight, loose = (clusters(200, classes=10, noise=n) for n in (0.3, 3.0))
-    a, b = (sl.episodes(d, 5, 1, queries=5, episodes=50) for d in (tight, loose))
+    a, b = (sl.evals.episodes(d, 5, 1, queries=5, episodes=50) for d in (tight, loose))
     assert a.mean > b.mean
     assert a.within - a.between > b.within - b.between
 
@@ -103,12 +103,12 @@ def test_a_high_score_goes_with_similarity_within_classes():
 def test_what_episodes_refuse():
     x, y = clusters(50)
     with pytest.raises(ValueError, match="6 ways need"):
-        sl.episodes((x, y), 6, 1, queries=1)
+        sl.evals.episodes((x, y), 6, 1, queries=1)
     with pytest.raises(ValueError, match="need 16 images"):
-        sl.episodes((x, y), 5, 1)
+        sl.evals.episodes((x, y), 5, 1)
     with pytest.raises(ValueError, match="at least two ways"):
-        sl.episodes((x, y), 1, 1, queries=1)
+        sl.evals.episodes((x, y), 1, 1, queries=1)
     with pytest.raises(ValueError, match="whole numbers"):
-        sl.episodes((x, y), 2, 0, queries=1)
+        sl.evals.episodes((x, y), 2, 0, queries=1)
     with pytest.raises(ValueError, match="NaN"):
-        sl.episodes((x * np.nan, y), 2, 1, queries=1)
+        sl.evals.episodes((x * np.nan, y), 2, 1, queries=1)

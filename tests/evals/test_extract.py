@@ -202,3 +202,10 @@ def test_features_from_elsewhere_are_checked():
         sl.evals.FeatureTable.of(np.zeros((2, 2)), [0, 1], classes=("a",))
     with pytest.raises(ValueError, match="no layer"):
         sl.evals.FeatureTable.of(np.zeros((2, 2)), [0, 1])["other"]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64])
+def test_labels_may_be_whole_numbers_of_any_kind(kind):
+    made = sl.evals.FeatureTable.of(np.eye(3), np.array([0, 2, 2], kind))
+    assert (made.labels.tolist(), made.labels.dtype, made.classes) == ([0, 2, 2], np.int64, ("0", "1", "2"))
+    assert sl.evals.FeatureTable.of(np.eye(3)[:0], np.zeros(0, kind)).classes == ()

@@ -7,6 +7,7 @@ from PIL import Image
 
 import sightline as sl
 from sightline.evals.vtab_protocol import vtab_rows
+from sightline.spec import Features
 from tests.evals.makers import random_model
 
 
@@ -29,7 +30,7 @@ def test_the_protocol():
         seen.append((task.name, len(splits["test"]), train | val == both, not train & val))
         return 0.25 if task.group == "natural" else 0.75
 
-    r = sl.vtab(random_model(), fit=fit)
+    r = sl.evals.vtab(random_model(), fit=fit)
     assert len(seen) == len(sl.data.suite("scenes-vtab")) == len(r.tasks)
     assert all(s[1:] == (2000, True, True) for s in seen)
     assert r.by_group == {"natural": 0.25, "specialized": 0.75, "structured": 0.75}
@@ -44,11 +45,11 @@ class Columns(torch.nn.Module):
 
     def features(self, x):
         seen = torch.cat([x.mean(2), x.mean(3)], 2).flatten(1)
-        return sl.Features(tokens=seen[:, None], grid=(1, 1), prefix=seen[:, None][:, :0], pooled=seen)
+        return Features(tokens=seen[:, None], grid=(1, 1), prefix=seen[:, None][:, :0], pooled=seen)
 
 
 def test_linear_on_scenes_by_the_protocol(tmp_path):
-    r = sl.vtab(Columns(), tasks=["aerial", "distance"], batch=500)
+    r = sl.evals.vtab(Columns(), tasks=["aerial", "distance"], batch=500)
     assert r.tasks == ("aerial", "distance")
     assert r.accuracy[1] > 0.25  # one of six; near things are low in the image
     assert not r.complete
@@ -60,9 +61,9 @@ def test_linear_on_scenes_by_the_protocol(tmp_path):
 def test_vtab_stands_beside_table_9_and_says_what_is_missing(tmp_path):
     model = random_model()
     with pytest.raises(ValueError, match="vtab/caltech101 is not in"):
-        sl.vtab(model, "vtab", root=tmp_path)
+        sl.evals.vtab(model, "vtab", root=tmp_path)
     with pytest.raises(ValueError, match="no task nothing"):
-        sl.vtab(model, tasks=["nothing"])
+        sl.evals.vtab(model, tasks=["nothing"])
     ours = sl.evals.vtab_references()[2]
     rows = vtab_rows(ours)
     assert len(rows) == 19 + 3 + 1
@@ -81,5 +82,5 @@ def test_a_users_vtab_task_runs(tmp_path):
                 pixels = rng.integers(0, 100, (8, 8, 3), dtype=np.uint8) + np.uint8(100 * k)
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     torch.manual_seed(0)
-    r = sl.vtab(random_model("vit-nano4", size=8), "vtab", tasks=["patch-camelyon"], root=tmp_path)
+    r = sl.evals.vtab(random_model("vit-nano4", size=8), "vtab", tasks=["patch-camelyon"], root=tmp_path)
     assert r.accuracy[0] > 0.9

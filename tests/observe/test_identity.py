@@ -87,7 +87,7 @@ def test_results_say_what_they_are_about():
         sl.fewshot((known.features, known.labels), (asked.features, asked.labels), shots=(1,)).about == sl.spec.About()
     )
     assert sl.evaluate(a, data).about == sl.spec.About(models=(identify(a),), images=data.fingerprint())
-    assert sl.layer_probes({"mine": a}, train, data, shots=1).about.models == (identify(a, name="mine"),)
+    assert sl.analysis.layer_probes({"mine": a}, train, data, shots=1).about.models == (identify(a, name="mine"),)
 
 
 def test_features_in_a_file_know_their_model(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sightline as sl
-from sightline.spec import to_json
+from sightline.spec import About, to_json
 from sightline.studies.claims import CLAIMS, without_verdict
 from tests.views import makers
 from tests.views.makers import CNN, VIT
@@ -19,7 +19,7 @@ def of(number, *results):
 
 
 def test_what_no_model_is_named_for_gives_no_verdict_on_models():
-    nameless = replace(makers.receptive(), about=sl.About())
+    nameless = replace(makers.receptive(), about=About())
     assert sl.verdicts([nameless]) == []
 
 
@@ -64,7 +64,7 @@ def test_a_claim_about_similarity_names_the_ways_it_survives():
         left = np.stack([makers.without_groups(x, 0.01, seed=len(model.name)) for x in (s, other)])
         return replace(r, similarity=s, ways=("within class",), values=other[None], replicates=left)
 
-    found = [replace(two(0.7, VIT), about=sl.About(models=(VIT,))), two(0.4, CNN)]
+    found = [replace(two(0.7, VIT), about=About(models=(VIT,))), two(0.4, CNN)]
     even = [replace(r, similarity=np.where(np.eye(8), 1.0, r.similarity)) for r in found]
     (v,) = of("C2", *(replace(r, row_stages=(0,) * 4 + (1,) * 4) for r in even))
     assert set(v.ways) == {"as printed", "within class"}

@@ -10,14 +10,15 @@ import torch
 import sightline as sl
 from sightline.analysis.embeddings import first_kernel
 from sightline.analysis.similarity.localization import own_minus_other
+from sightline.spec import ModelId
 from sightline.studies.claims import CLAIMS, judge
 from sightline.studies.evidence import gather
 from tests.views import makers
 from tests.views.makers import CNN, VIT, without_groups
 
-GAP = sl.ModelId(name="GAP ViT", kind="vit", pool="gap")
-HYBRID = sl.ModelId(name="hybrid", kind="hybrid", pool="cls")
-LARGE = sl.ModelId(name="large ViT", kind="vit", pool="cls")
+GAP = ModelId(name="GAP ViT", kind="vit", pool="gap")
+HYBRID = ModelId(name="hybrid", kind="hybrid", pool="cls")
+LARGE = ModelId(name="large ViT", kind="vit", pool="cls")
 RANDOM = np.random.default_rng(0)
 
 

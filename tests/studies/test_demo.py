@@ -73,12 +73,23 @@ def test_bad_input(settings, said):
         sl.studies.Demo(**settings)
 
 
-def test_the_command_ends_with_a_page(plan, steps, capsys):
+def test_the_command_ends_with_a_page(plan, steps, capsys, monkeypatch):
+    """Every result is given to the page, which here draws three of them: tests/report draws every kind."""
+    given = {}
+
+    def write(results, folder, title):
+        given.update(results)
+        return sl.write_report(dict(list(results.items())[:3]), folder, title)
+
+    monkeypatch.setattr("sightline.report.demo.write_report", write)
     main(["demo", "--minutes", str(plan.minutes), "--out", str(plan.out), "--models", "ViT,BiT", "--json"])
     out = json.loads(capsys.readouterr().out)
     assert [row["model"] for row in out["models"]] == ["ViT", "BiT", "ViT at 48 px"]
     assert {v["verdict"] for v in out["verdicts"]} <= {"holds", "does not hold", "undecided"}
-    assert Path(out["page"]).read_text().startswith("<!DOCTYPE html>")
+    assert len(given) == sum(len(step.results) for step in steps)
+    text = Path(out["page"]).read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "trained from scratch on scenes/count in minutes" in text
 
 
 def test_what_is_looked_at_first_is_in_nobodys_way(tmp_path, monkeypatch):

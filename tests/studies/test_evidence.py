@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import sightline as sl
+from sightline.spec import About
 from sightline.studies.evidence import OTHER_IMAGES, gather, tell_apart
 from tests.views import makers
 from tests.views.makers import CNN, VIT
@@ -12,7 +13,7 @@ from tests.views.makers import CNN, VIT
 
 def of(result, *models, images=""):
     """The same result about other models or images."""
-    return replace(result, about=sl.About(models=models or result.about.models, images=images))
+    return replace(result, about=About(models=models or result.about.models, images=images))
 
 
 def model(fingerprint, name="model", like=VIT):

@@ -1,4 +1,4 @@
-"""What each rank of test_parallel.py runs."""
+"""What each rank of test_parallel.py runs: one or more of the functions `run_...` below, by name."""
 
 import contextlib
 import os
@@ -12,7 +12,8 @@ import sightline as sl
 from sightline.training.parallel import join_processes
 
 torch.set_num_threads(1)
-ROOT, WHAT, WORLD = Path(sys.argv[1]), sys.argv[2], int(os.environ["WORLD_SIZE"])
+ROOT, WHAT, WORLD = Path(sys.argv[1]), sys.argv[2:], int(os.environ["WORLD_SIZE"])
+WAYS = ("ddp", "fsdp") if WORLD > 1 else ("ddp",)
 MODELS = {"vit": "vit-nano4", "bit": "bit-nano", "shards": "vit-nano4", "masked": "vit-nano4", "muon": "bit-nano",
           "lejepa": "vit-nano4"}  # fmt: skip
 
@@ -56,16 +57,35 @@ def poison(model):
     return {}
 
 
-if WHAT == "all":
-    for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
+def run_all():
+    for way in WAYS:
         for each in MODELS:
             train(each, way, f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None)
         with contextlib.suppress(sl.training.Stopped):
             train("vit", way, f"{way}-cut-{WORLD}", evals=((4, stop),))
-elif WHAT == "patience":
-    for way in ("ddp", "fsdp") if WORLD > 1 else ("ddp",):
+
+
+def run_resume():
+    if WORLD == 1:
+        train("vit", "ddp", "fsdp-cut-2")
+    else:
+        train("vit", "fsdp", "ddp-cut-1")
+
+
+def run_patience():
+    for way in WAYS:
         train("vit", way, f"{way}-patience-{WORLD}", steps=20, lr=1e-12, ema=None, patience=2)
-elif WHAT == "poison":
+
+
+def run_again():
+    for way in WAYS:
+        train("vit", way, f"{way}-whole")
+        with contextlib.suppress(sl.training.Stopped):
+            train("vit", way, f"{way}-halves", evals=((4, stop),))
+        train("vit", way, f"{way}-halves")
+
+
+def run_poison():
     try:
         quiet = {"log_every": 50, "eval_every": 100, "clip": None, "ema": None}  # nothing asks for norms
         train("vit", "ddp", "poison", steps=20, save_every=3, evals=((4, poison),), **quiet)
@@ -73,21 +93,20 @@ elif WHAT == "poison":
         sys.stdout.write(str(error))
         sys.stdout.flush()
         os._exit(2)
-elif WHAT == "again":
-    for way in ("ddp", "fsdp"):
-        train("vit", way, f"{way}-whole")
-        with contextlib.suppress(sl.training.Stopped):
-            train("vit", way, f"{way}-halves", evals=((4, stop),))
-        train("vit", way, f"{way}-halves")
-elif WHAT == "resume":
-    if WORLD == 1:
-        train("vit", "ddp", "fsdp-cut-2")
-    else:
-        train("vit", "fsdp", "ddp-cut-1")
-else:
+
+
+def run_long(out="long"):
     try:
-        train("vit", "ddp", WHAT, steps=60)
+        train("vit", "ddp", out, steps=36)
     except ConnectionError as error:  # as the command line ends
         sys.stdout.write(str(error))
         sys.stdout.flush()
         os._exit(1)
+
+
+def run_whole():
+    run_long("whole")
+
+
+for what in WHAT:
+    globals()[f"run_{what}"]()

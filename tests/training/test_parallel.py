@@ -54,50 +54,53 @@ def validation(folder):
     return np.array([[r["val/loss"], r["val/accuracy"]] for r in sl.Run(folder).rows() if "val/loss" in r])
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Every training that ends by itself. Starting a process costs more than a training, so each does several.
+
+    The sharded state of two processes is resumed by one, and the other way round.
+    """
+    folder = tmp_path_factory.mktemp("trained")
+    finish(start(folder, "all", "patience", world=1))
+    finish(start(folder, "all", "resume", "patience", "again", "whole", world=2))
+    finish(start(folder, "resume", world=1))
+    return folder
+
+
 @pytest.mark.slow
-def test_many_processes_train_as_one_does(tmp_path):
-    finish(start(tmp_path, "all", world=1))
-    finish(start(tmp_path, "all", world=2))
-    one = tmp_path / "ddp-vit-1"
+def test_many_processes_train_as_one_does(trained):
+    one = trained / "ddp-vit-1"
     for kind in ("ddp-vit-2", "fsdp-vit-2"):
-        np.testing.assert_allclose(numbers(tmp_path / kind), numbers(one), rtol=CLOSE)
-        np.testing.assert_allclose(validation(tmp_path / kind), validation(one), rtol=CLOSE)
-        a, b = (sl.load(folder).state_dict() for folder in (tmp_path / kind, one))
+        np.testing.assert_allclose(numbers(trained / kind), numbers(one), rtol=CLOSE)
+        np.testing.assert_allclose(validation(trained / kind), validation(one), rtol=CLOSE)
+        a, b = (sl.load(folder).state_dict() for folder in (trained / kind, one))
         assert all(np.allclose(a[k], b[k], rtol=0, atol=CLOSE) for k in b)
     for kind in ("ddp", "fsdp"):
-        np.testing.assert_allclose(numbers(tmp_path / f"{kind}-bit-2"), numbers(tmp_path / "ddp-bit-1"), rtol=CLOSE)
-        np.testing.assert_allclose(
-            numbers(tmp_path / f"{kind}-shards-2"), numbers(tmp_path / "ddp-shards-1"), rtol=CLOSE
-        )
-        np.testing.assert_allclose(numbers(tmp_path / f"{kind}-muon-2"), numbers(tmp_path / "ddp-muon-1"), rtol=CLOSE)
+        np.testing.assert_allclose(numbers(trained / f"{kind}-bit-2"), numbers(trained / "ddp-bit-1"), rtol=CLOSE)
+        np.testing.assert_allclose(numbers(trained / f"{kind}-shards-2"), numbers(trained / "ddp-shards-1"), rtol=CLOSE)
+        np.testing.assert_allclose(numbers(trained / f"{kind}-muon-2"), numbers(trained / "ddp-muon-1"), rtol=CLOSE)
         for task in ("masked", "lejepa"):
-            both = [numbers(tmp_path / f"{k}-{task}-{n}") for k, n in ((kind, 2), ("ddp", 1))]
+            both = [numbers(trained / f"{k}-{task}-{n}") for k, n in ((kind, 2), ("ddp", 1))]
             np.testing.assert_allclose(*both, rtol=CLOSE)
-    # the sharded state of two processes goes on in one, and the other way round
-    finish(start(tmp_path, "resume", world=1))
-    np.testing.assert_allclose(numbers(tmp_path / "fsdp-cut-2"), numbers(one), rtol=CLOSE)
-    finish(start(tmp_path, "resume", world=2))
-    np.testing.assert_allclose(numbers(tmp_path / "ddp-cut-1"), numbers(one), rtol=CLOSE)
+    for resumed in ("fsdp-cut-2", "ddp-cut-1"):
+        np.testing.assert_allclose(numbers(trained / resumed), numbers(one), rtol=CLOSE)
 
 
 @pytest.mark.slow
-def test_a_stop_changes_no_bit_of_many_processes(tmp_path):
-    finish(start(tmp_path, "again"))
+def test_a_stop_changes_no_bit_of_many_processes(trained):
     for kind in ("ddp", "fsdp"):
         for name in ("model.safetensors", "best.safetensors", "state/state.safetensors"):
-            whole, halves = (tmp_path / f"{kind}-{part}" / name for part in ("whole", "halves"))
+            whole, halves = (trained / f"{kind}-{part}" / name for part in ("whole", "halves"))
             assert whole.read_bytes() == halves.read_bytes()
-        states = sorted(p.name for p in (tmp_path / f"{kind}-halves/state").iterdir())
+        states = sorted(p.name for p in (trained / f"{kind}-halves/state").iterdir())
         assert states == ["before.safetensors", "state.safetensors"]
 
 
 @pytest.mark.slow
-def test_all_processes_lose_patience_together(tmp_path):
-    finish(start(tmp_path, "patience", world=1))
-    finish(start(tmp_path, "patience", world=2))
-    last = {kind: sl.Run(tmp_path / f"{kind}-patience-{n}").rows()[-1]["step"]
+def test_all_processes_lose_patience_together(trained):
+    last = {kind: sl.Run(trained / f"{kind}-patience-{n}").rows()[-1]["step"]
             for kind, n in (("ddp", 2), ("fsdp", 2))}  # fmt: skip
-    one = sl.Run(tmp_path / "ddp-patience-1").rows()[-1]["step"]
+    one = sl.Run(trained / "ddp-patience-1").rows()[-1]["step"]
     assert one < 20
     assert last == {"ddp": one, "fsdp": one}
 
@@ -113,8 +116,7 @@ def test_one_bad_process_stops_all_with_the_reason(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_job_with_a_clear_error_and_it_resumes(tmp_path):
-    finish(start(tmp_path, "long-whole"))
+def test_a_killed_rank_ends_the_job_with_a_clear_error_and_it_resumes(tmp_path, trained):
     ranks = start(tmp_path, "long")
     log = tmp_path / "long/log.jsonl"
     end = time.monotonic() + 120
@@ -129,6 +131,5 @@ def test_a_killed_rank_ends_the_job_with_a_clear_error_and_it_resumes(tmp_path):
     ranks[1].communicate()
     assert not json.loads((tmp_path / "long/run.json").read_text()).get("ended")
     finish(start(tmp_path, "long"))
-    assert (tmp_path / "long/model.safetensors").read_bytes() == (
-        tmp_path / "long-whole/model.safetensors"
-    ).read_bytes()
+    resumed, whole = tmp_path / "long/model.safetensors", trained / "whole/model.safetensors"
+    assert resumed.read_bytes() == whole.read_bytes()

@@ -3,13 +3,14 @@
 import numpy as np
 
 import sightline as sl
+from sightline.spec import About, ModelId
 
-VIT = sl.ModelId(name="small ViT", kind="vit", pool="cls")
-CNN = sl.ModelId(name="small CNN", kind="cnn", pool="map")
+VIT = ModelId(name="small ViT", kind="vit", pool="cls")
+CNN = ModelId(name="small CNN", kind="cnn", pool="map")
 
 
 def about(*models, images="", analysis=""):
-    return sl.About(models=models, images=images, analysis=analysis)
+    return About(models=models, images=images, analysis=analysis)
 
 
 def random(*shape, seed=0):

@@ -100,7 +100,7 @@
   function thumbnail(frame) {
     const c = by("picker").querySelector(`[data-number="${frame.number}"]`), [height, width] = frame.shapes.image;
     Object.assign(c, { width, height });
-    c.getContext("2d").drawImage(panels.picture(frame.image, [height, width]), 0, 0);
+    c.getContext("2d").drawImage(panels.toCanvas(frame.image, [height, width]), 0, 0);
   }
   function keep(frame) {
     const link = make("a", { href: URL.createObjectURL(new Blob([frame.html], { type: "text/html" })), download: frame.name });

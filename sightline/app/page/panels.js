@@ -6,7 +6,7 @@ const panels = (() => {
   const AT_PLACE = ["attention", "to", "similarity"], BY_DEPTH = ["attention", "to", "similarity", "lens", "features", "norms"];
 
   // an RGB image in bytes as a canvas
-  function picture(bytes, [height, width]) {
+  function toCanvas(bytes, [height, width]) {
     const canvas = make("canvas", { width, height }), context = canvas.getContext("2d"), data = context.createImageData(width, height);
     for (let i = 0, n = width * height; i < n; i++) data.data.set([bytes[3 * i], bytes[3 * i + 1], bytes[3 * i + 2], 255], 4 * i);
     context.putImageData(data, 0, 0);
@@ -78,7 +78,7 @@ const panels = (() => {
       const which = frame.which;
       this.passes[which] = frame;
       frame.places = frame.places.map(plain);
-      frame.canvas = picture(frame.pixels, frame.shapes.pixels);
+      frame.canvas = toCanvas(frame.pixels, frame.shapes.pixels);
       this.places[which] = { x: null, frame };
       this.maps[which] = {};
       this.panes.changed.hidden = !this.changed;
@@ -153,7 +153,7 @@ const panels = (() => {
       const pass = this.passes[which], context = show(canvas, pass.canvas, true), found = this.values(which, level);
       if (found) {
         const [rows, columns] = found.grid;
-        if (found.colors) { context.globalAlpha = 0.9; context.imageSmoothingEnabled = false; context.drawImage(picture(found.colors, [rows, columns]), 0, 0, canvas.width, canvas.height); context.globalAlpha = 1; }
+        if (found.colors) { context.globalAlpha = 0.9; context.imageSmoothingEnabled = false; context.drawImage(toCanvas(found.colors, [rows, columns]), 0, 0, canvas.width, canvas.height); context.globalAlpha = 1; }
         else if (found.heat) { context.globalAlpha = 0.72; context.imageSmoothingEnabled = false; context.drawImage(raster(found.values, rows, columns, { top: 255 }), 0, 0, canvas.width, canvas.height); context.globalAlpha = 1; }
         else shade(context, found.values, rows, columns);
       }
@@ -369,5 +369,5 @@ const panels = (() => {
       this.draw();
     }
   }
-  return { Panel, picture };
+  return { Panel, toCanvas };
 })();

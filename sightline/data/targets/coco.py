@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from sightline.data.draws import Ints
 from sightline.data.errors import BadImage, printable
-from sightline.data.folder import file_stamp, is_inside
-from sightline.data.images import MAX_PIXELS, EncodedImage, read_bytes
+from sightline.data.folder import ImageFiles, is_inside
+from sightline.data.images import MAX_PIXELS
 from sightline.data.targets.rle import decode_segmentation
 from sightline.data.targets.target import Target, TargetSource, check_masks, check_object_classes
-from sightline.fingerprints import FileStamp
 from sightline.untrusted import open_regular, parse_json
 
 MAX_BYTES = 2**30  # of an annotation file; COCO's largest has 0.45 GB
 PREFIX = "instances_"  # annotations/instances_train2017.json
 
 
-class Coco(TargetSource):
+class Coco(ImageFiles, TargetSource):
     """Images with objects from a COCO annotation file (instances: polygons, run lengths, crowds).
 
     The images are in `images`; by default in the folder of the file, or, beside the folder `annotations`, in the folder
@@ -65,15 +63,6 @@ class Coco(TargetSource):
             self.objects[index[one["image_id"]]].append(one)
             self.labels[index[one["image_id"]], self.numbers[one["category_id"]]] = True
         self.digest = hashlib.sha256(text).hexdigest()
-
-    def image(self, index: int) -> EncodedImage:
-        return read_bytes(self.paths[index])
-
-    def where(self, index: int) -> str:
-        return printable(self.paths[index])
-
-    def stamps(self, indices: Ints) -> list[FileStamp] | None:
-        return [file_stamp(self.paths[int(i)], self.home) for i in indices]
 
     def target_key(self) -> str:
         return self.digest

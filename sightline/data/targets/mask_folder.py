@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from sightline.data.draws import Ints
 from sightline.data.errors import BadImage, printable
-from sightline.data.folder import file_stamp, is_inside
-from sightline.data.images import SUFFIXES, EncodedImage, check_size, read_bytes
+from sightline.data.folder import ImageFiles, file_stamp, is_inside
+from sightline.data.images import SUFFIXES, check_size, read_bytes
 from sightline.data.targets.target import Target, TargetSource, check_masks, check_object_classes
-from sightline.fingerprints import QUICK, FileStamp
+from sightline.fingerprints import QUICK
 from sightline.untrusted import read_text
 
 VOID = 255  # pixels of no known class, in VOC's masks and in most others
@@ -30,7 +29,7 @@ LAYOUTS = {  # images, masks of classes, masks of objects, lists of splits
 MASK_MODES = ("P", "L", "1", "I;16", "I;16B", "I")  # one value per pixel
 
 
-class MaskFolder(TargetSource):
+class MaskFolder(ImageFiles, TargetSource):
     """Images with a mask each: JPEGImages/ and SegmentationClass/ of Pascal VOC, or images/ and masks/.
 
     A mask is a PNG of the same name whose values are classes: 0 is the background, 255 counts for nothing. A file
@@ -67,15 +66,6 @@ class MaskFolder(TargetSource):
         self.instances = bool(self.object_masks)
         self.object_classes = check_object_classes(_class_names(root, layout, self.masks), self.name)
         self.classes, self.labels = (self.name,), np.zeros(len(pairs), np.int64)  # an image as a whole has no class
-
-    def image(self, index: int) -> EncodedImage:
-        return read_bytes(self.paths[index])
-
-    def where(self, index: int) -> str:
-        return printable(self.paths[index])
-
-    def stamps(self, indices: Ints) -> list[FileStamp] | None:
-        return [file_stamp(self.paths[int(i)], self.home) for i in indices]
 
     def target_key(self) -> str:
         files = [*self.masks, *map(str, self.object_masks)]

@@ -11,7 +11,7 @@ from sightline.data.draws import hash_key, permute
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import check_shots, shot_rows
 from sightline.evals.inputs import Given, align_classes, as_features, combine, single_labels
-from sightline.evals.interval import half_width
+from sightline.evals.interval import RepeatedAccuracy
 from sightline.evals.probing.probes import LinearProbe, fit_hits, make_probe
 from sightline.progress import progress
 from sightline.spec import Result
@@ -20,7 +20,7 @@ GROUPS = 20  # of test images
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeAccuracy(Result):
+class ProbeAccuracy(RepeatedAccuracy, Result):
     """Accuracy of a probe at each layer, (layers, seeds), and at each token if all tokens were kept.
 
     >>> import numpy as np
@@ -37,16 +37,6 @@ class ProbeAccuracy(Result):
     grids: dict[str, tuple[int, int]] | None = None
     prefix: dict[str, int] | None = None
     replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))  # see `without_groups`
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Accuracy by layer, mean over seeds."""
-        return self.accuracy.mean(1)
-
-    @property
-    def half_width(self) -> NDArray[np.float64]:
-        """Half of its 95 % confidence interval; NaN for one seed."""
-        return half_width(self.accuracy)
 
     def map(self, layer: str) -> NDArray[np.float64]:
         """Accuracy at each position of a layer's grid (Raghu et al., figure D.4)."""

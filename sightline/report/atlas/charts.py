@@ -35,7 +35,7 @@ def text(x: float, y: float, words: str, *, at: str = "middle", turn: bool = Fal
 
 
 def svg(body: Sequence[str], width: float, height: float, alt: str) -> Markup:
-    """The picture; its text takes the page's font and color."""
+    """The drawing as SVG; its text takes the page's font and color."""
     return Markup(
         f'<svg class="chart" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(alt)}">'
         + "".join(body)
@@ -156,7 +156,7 @@ def painted(values: NDArray, low: float, high: float) -> NDArray[np.uint8]:
     return out
 
 
-def picture(pixels: NDArray[np.uint8], axes: Axes, *, side: float = 240) -> Markup:
+def image_with_axes(pixels: NDArray[np.uint8], axes: Axes, *, side: float = 240) -> Markup:
     """An image with its axes named, its lower left corner where both begin."""
     height = side * pixels.shape[0] / pixels.shape[1]
     body = [
@@ -170,7 +170,7 @@ def picture(pixels: NDArray[np.uint8], axes: Axes, *, side: float = 240) -> Mark
 
 def heat(values: NDArray, axes: Axes) -> Markup:
     """Similarity of layers, 0 to 1, the lowest layers at the bottom left as in the paper."""
-    return picture(painted(values[::-1], 0.0, 1.0), axes)
+    return image_with_axes(painted(values[::-1], 0.0, 1.0), axes)
 
 
 def tiles(maps: NDArray, axes: Axes, *, columns: int) -> Markup:
@@ -187,4 +187,4 @@ def tiles(maps: NDArray, axes: Axes, *, columns: int) -> Markup:
     for i in range(count):
         y, x = (i // columns) * (height + 1), (i % columns) * (width + 1)
         sheet[y : y + height, x : x + width] = rgb[i]
-    return picture(sheet[:-1, :-1], axes)
+    return image_with_axes(sheet[:-1, :-1], axes)

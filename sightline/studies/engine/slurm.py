@@ -94,7 +94,7 @@ def run_slurm(
 ) -> bool:
     """Submit the tasks, what is needed first, and wait; whether all of them are done or failed.
 
-    Each wave waits for the one before it within Slurm, so jobs go on if this process ends; the same command then
+    Each wave waits for the one before it within Slurm, so jobs continue if this process ends; the same command then
     submits what is still missing.
     """
     waves = levels(tasks)

@@ -42,7 +42,7 @@ def do(store: Store, task: Task) -> Outcome:
             except Stopped:
                 store.spend(task, time.process_time() - start)
                 return "stopped"
-            except Exception as error:  # whatever it is, the other runs go on
+            except Exception as error:  # whatever it is, the other runs continue
                 store.fail(task, f"{type(error).__name__}: {' '.join(str(error).split())}")
                 return "failed"
             store.spend(task, time.process_time() - start)

@@ -11,18 +11,17 @@ from sightline.models.layers import Attention, Mlp, initialize_branch, xavier_un
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 from sightline.training.objectives.patches import (
+    PatchObjective,
     check_share,
     final_tokens,
     gather_tokens,
-    mean_patch,
     patch_count,
     patch_pixels,
     shuffle_patches,
-    unused_parameters,
 )
 
 
-class MAE(nn.Module):
+class MAE(PatchObjective):
     """Masked autoencoder (He et al. 2021) around a plain ViT: `forward` returns the loss, `.model` is the model itself.
 
     The encoder sees only the visible patches; a small decoder sees all positions, with a mask token in place of the
@@ -56,15 +55,6 @@ class MAE(nn.Module):
         self.decoder = Decoder(model.encoder_config, width, depth, outputs=like[0].numel())
         self.decoder.initialize(torch.Generator().manual_seed(seed))
         self.decoder.to(device=like.device, dtype=like.dtype)
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Globs of the model's parameters that this loss does not use."""
-        return unused_parameters(self.model)
-
-    def represent(self, images: Tensor) -> Float[Tensor, "b d"]:
-        """What the loss trains of each image: the mean of its patches."""
-        return mean_patch(self.model, images)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
         """Mean loss over the hidden patches; `images` are normalized, `labels` are ignored."""

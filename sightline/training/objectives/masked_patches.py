@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from sightline.data.draws import Draws, Ints
 from sightline.models.vit import ViT
 from sightline.training.objectives.patches import (
+    PatchObjective,
     check_share,
     final_tokens,
     gather_tokens,
-    mean_patch,
     patch_count,
     patch_pixels,
     patch_size,
     shuffle_patches,
-    unused_parameters,
 )
 
 Target = Literal["color", "color-4x4", "pixels"]
@@ -74,7 +73,7 @@ def color_classes(pixels: Float[Tensor, "... 3 p q"], parts: int = 1) -> Int[Ten
     return classes.flatten(1).unflatten(0, pixels.shape[:-3])
 
 
-class MaskedPatches(nn.Module):
+class MaskedPatches(PatchObjective):
     """Masked patch prediction around a ViT or a hybrid: `forward` returns the loss, `.model` is the model itself.
 
     Part of the patch embeddings is corrupted; each corrupted patch is predicted from its own output token: its mean
@@ -116,15 +115,6 @@ class MaskedPatches(nn.Module):
         self.predictor = nn.Linear(model.encoder_config.width, outputs, device=like.device, dtype=like.dtype)
         nn.init.zeros_(self.predictor.weight)
         nn.init.zeros_(self.predictor.bias)
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Globs of the model's parameters that this loss does not use."""
-        return unused_parameters(self.model)
-
-    def represent(self, images: Tensor) -> Float[Tensor, "b d"]:
-        """What the loss trains of each image: the mean of its patches."""
-        return mean_patch(self.model, images)
 
     def forward(self, images: Tensor, labels: Tensor | None, draws: Draws) -> Float[Tensor, ""]:
         """Mean loss over the corrupted patches; `images` are normalized, `labels` are ignored."""

@@ -7,7 +7,7 @@ its number in the global batch, not on how the batch is split over devices and p
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.data.draws import Draws, Ints
 from sightline.models import checks
@@ -60,3 +60,18 @@ def check_share(model: ViT, corrupt: float) -> None:
     patches = patch_count(model)
     if not 0 < round(corrupt * patches) < patches:
         raise ValueError(f"corrupt={corrupt} of {patches} patches: expected at least one, and at least one left.")
+
+
+class PatchObjective(nn.Module):
+    """What the masked objectives share: a loss around a ViT that trains its patches, and not its classifier."""
+
+    model: ViT
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Globs of the model's parameters that this loss does not use."""
+        return unused_parameters(self.model)
+
+    def represent(self, images: Tensor) -> Float[Tensor, "b d"]:
+        """What the loss trains of each image: the mean of its patches."""
+        return mean_patch(self.model, images)

@@ -121,7 +121,7 @@ def build_optimizer(objective: nn.Module, recipe: Recipe, *, fused: bool = True)
 
 @torch.no_grad()
 def look_back(optimizer: torch.optim.Optimizer) -> None:
-    """Lookahead: the slow weights go half of the way to the weights, which go on from there."""
+    """Lookahead: the slow weights go half of the way to the weights, which continue from there."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             p.copy_(optimizer.state[p][SLOW].lerp_(p, BACK))

@@ -39,7 +39,7 @@ def speed_bit(data: str = "cifar10", *, epochs: float = 40) -> Recipe:
 
 
 def speed_hybrid(data: str = "cifar10", *, epochs: float = 30) -> Recipe:
-    """A small ViT behind two convolutions, from scratch on images of 32 px, for an hour of one core.
+    """A small ViT after two convolutions, from scratch on images of 32 px, for an hour of one core.
 
         sightline train cifar10 --model conv-vit-micro4 --with pool=gap --recipe speed_hybrid
 

@@ -2,7 +2,7 @@
 
 Each is a function that opens the tracker for a run and returns two: one that logs a row, one that closes. Where a
 tracker keeps its numbers, and whether it is online, is set as its own documentation says (`WANDB_MODE=offline`,
-`MLFLOW_TRACKING_URI` ...). A run that resumes goes on in the tracker's run, not in a second one.
+`MLFLOW_TRACKING_URI` ...). A resumed run continues in the tracker's run, not in a second one.
 """
 
 import hashlib

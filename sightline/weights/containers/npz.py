@@ -4,7 +4,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from sightline.archives import FAULTS, check_claims, declared
 from sightline.files import atomic
 from sightline.weights.containers.safetensors import bytes_of, fill
-from sightline.weights.containers.zip_checksums import check_members
+from sightline.weights.containers.source import FileSource, check_members
 from sightline.weights.report import WeightsError
 
 LOCAL_HEADER = 30  # bytes of a zip member's own header, before name and extra field
@@ -48,15 +48,8 @@ class Member:
 
 
 @dataclass
-class NpzSource:
+class NpzSource(FileSource):
     """Reads .npz files: sizes are checked before anything is read, checksums while reading."""
-
-    path: Path
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    header: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    verify: bool = True  # compare checksums
 
     @staticmethod
     def fits(path: Path) -> bool:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from sightline.files import atomic
 from sightline.weights.containers.pickled import check_claim, refuse_bomb
-from sightline.weights.containers.source import StateDictSource
-from sightline.weights.containers.zip_checksums import check_members
+from sightline.weights.containers.source import StateDictSource, check_members
 from sightline.weights.report import WeightsError
 
 # Where training scripts put the weights in a checkpoint, in the order in which those scripts would evaluate them

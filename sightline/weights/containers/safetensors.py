@@ -10,7 +10,7 @@ import math
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sightline.files import atomic
 from sightline.untrusted import open_regular
+from sightline.weights.containers.source import FileSource
 from sightline.weights.report import WeightsError
 
 CHECKSUMS = "sightline-checksums"  # our entry in the metadata: the algorithm, one of the header, one of each tensor
@@ -43,15 +44,8 @@ NAMES = {v: k for k, v in DTYPES.items()}
 
 
 @dataclass
-class SafetensorsSource:
+class SafetensorsSource(FileSource):
     """A safetensors file: bounded header, every offset checked, each tensor read into its own memory."""
-
-    path: Path
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    header: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    verify: bool = True  # compare checksums, where the file has them
 
     def __post_init__(self) -> None:
         with open_regular(self.path) as file:
