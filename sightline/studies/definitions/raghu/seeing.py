@@ -17,7 +17,7 @@ JUDGED = (
 )  # fmt: skip
 OBJECTS = Images(name="scenes/shape", split="test", num=512, size=SIZE)
 # Raise it when the statistics of the claims change: the analyses are then done again.
-VERSION = 1
+VERSION = 2  # since radii of receptive fields are continuous
 LARGE = (
     32  # pixels where both networks are localized: at 24 the last map of the BiT has one cell that is not at its edge
 )
