@@ -89,7 +89,8 @@ def _iterate_squares(x: Float[Tensor, "k rows columns"]) -> Float[Tensor, "k row
     """The same iterations of wide matrices, such as filters, in less than half the time.
 
     All factors q = a + b G + c G^2 of x are polynomials of G = x x', so they commute, and the next G is q G q: only the
-    first and the last product have the matrix's columns. In float32 that is good to 3e-3 of the largest value, even where singular values span eight decades.
+    first and the last product have the matrix's columns. In float32 that is good to 3e-3 of the largest value, even
+    where singular values span eight decades.
     """
     a, b, c = COEFFICIENTS
     gram = x @ x.mT
