@@ -34,7 +34,10 @@ from benchmarks.race import RESULTS
 LOOKS, LOOKS_TO_CHOOSE = 20, 2  # at the validation images, for the curve
 SHAPE = "model."  # settings of the model begin with it
 VAL, VAL_TO_CHOOSE = "0.02", "0.04"  # of the 50,000 training images
-AIRBENCH = (56, 0.94, "airbench, from its 0.29 PFLOP")  # at the 86 GFLOP/s of one of our cores
+# core-minutes, accuracy, what: recipes before these (docs/log.md), and a reference at the 86 GFLOP/s of one of our cores
+BEFORE = ((17, 0.816, "bit-nano, laptop_bit"), (40, 0.726, "vit-micro4, laptop_vit"))
+AIRBENCH = (56, 0.94, "airbench, from its 0.29 PFLOP")
+TICKS = (0.5, 1, 2, 5, 10, 20, 60, 120)
 
 
 @dataclass(frozen=True)
@@ -190,19 +193,24 @@ def draw(place: Place, path: Path) -> None:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xscale="log", xlabel="core-minutes", ylabel="accuracy on CIFAR-10 (%)")
+    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
+    axes.grid(color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
     records = place.read("records")
     for color, name in enumerate(dict.fromkeys(r["family"] for r in records)):
         for i, r in enumerate(r for r in records if r["family"] == name):
             minutes, accuracies = zip(*r["curve"])
-            label = name if i == 0 else None
-            axes.plot(minutes, [100 * a for a in accuracies], color=f"C{color}", linewidth=0.8, label=label)
-            axes.plot(r["core_minutes"], 100 * r["test"]["plain"], "o", color=f"C{color}", markersize=4)
+            label = f"{r['model']}, {r['recipe']}: validation; test as a dot" if i == 0 else None
+            axes.plot(minutes, [100 * a for a in accuracies], color=f"C{color}", linewidth=1.2, label=label)
+            axes.plot(r["core_minutes"], 100 * r["test"]["plain"], "o", color=f"C{color}", markersize=5)
     race = place.results / "eighty.json"
     peers = json.loads(race.read_text())["curves"] if race.exists() else {}
     for who in (who for who in peers if who != "ours" and peers[who]):
         minutes, accuracies = zip(*peers[who])
         axes.plot(minutes, [100 * a for a in accuracies], "--", color="0.4", label=who)
-    axes.plot(AIRBENCH[0], 100 * AIRBENCH[1], "*", color="0.4", label=AIRBENCH[2])
+    for (minutes, accuracy, what), marker in zip((*BEFORE, AIRBENCH), "sd*"):
+        axes.plot(minutes, 100 * accuracy, marker, color="0.4", label=what)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
