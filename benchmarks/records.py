@@ -34,7 +34,7 @@ from benchmarks.race import RESULTS
 LOOKS, LOOKS_TO_CHOOSE = 20, 2  # at the validation images, for the curve
 SHAPE = "model."  # settings of the model begin with it
 VAL, VAL_TO_CHOOSE = "0.02", "0.04"  # of the 50,000 training images
-# core-minutes, accuracy, what: recipes before these (docs/log.md), and a reference at the 86 GFLOP/s of one of our cores
+# core-minutes, accuracy, what: recipes before these (docs/log.md), and a reference at a core's 86 GFLOP/s
 BEFORE = ((17, 0.816, "bit-nano, laptop_bit"), (40, 0.726, "vit-micro4, laptop_vit"))
 AIRBENCH = (56, 0.94, "airbench, from its 0.29 PFLOP")
 TICKS = (0.5, 1, 2, 5, 10, 20, 60, 120)

@@ -26,11 +26,14 @@ def speed_vit(data: str = "cifar10", *, epochs: float = 60) -> Recipe:
 
 
 def speed_bit(data: str = "cifar10", *, epochs: float = 20) -> Recipe:
-    """A small BiT of basic units from scratch on images of 32 px, for half an hour of one core.
+    """A small BiT of basic units from scratch on images of 32 px, for 21 minutes of one core.
 
         sightline train cifar10 --model bit-basic --recipe speed_bit
 
-    Muon (0.9) at 0.01 in bfloat16, batch 256, weight decay 0.1, linear decay; else as `speed_vit`.
+    Muon (0.9) at 0.01 in bfloat16, batch 256, weight decay 0.1, linear decay; else as `speed_vit`. Measured on CIFAR-10
+    by `python -m benchmarks.records bit --seeds 0`, one seed: 89.4 % of the test images after 20 epochs, 20.8 minutes
+    of one core with bfloat16 instructions; 90.6 % with `evaluate(..., tta="mirror")`. Without these instructions:
+    --set precision=float32.
 
     >>> sl.recipes.speed_bit("svhn").augment.flip
     False
