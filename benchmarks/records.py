@@ -7,11 +7,13 @@ like (SIGTERM or Ctrl-C), or give it `--minutes 30`, and start it again with the
 is in results/records.json.
 
     --try lr=0.01 --epochs 2     a short run with other settings, to choose them: 2,000 validation images, never the
-                                 test set; the numbers of all tries are in results/records-tries.json
+                                 test set; the numbers of all tries are in results/records-tries.json.
+                                 Of the model: --try "model.units=(1,2,2)"
     --figure records.svg         draw what is there: accuracy against core-minutes, beside benchmarks.eighty
 """
 
 import argparse
+import ast
 import contextlib
 import json
 import os
@@ -29,9 +31,13 @@ import torch
 import sightline as sl
 from benchmarks.race import RESULTS
 
-LOOKS = 20  # at the validation images, for the curve
+LOOKS, LOOKS_TO_CHOOSE = 20, 2  # at the validation images, for the curve
+SHAPE = "model."  # settings of the model begin with it
 VAL, VAL_TO_CHOOSE = "0.02", "0.04"  # of the 50,000 training images
-AIRBENCH = (56, 0.94, "airbench, from its 0.29 PFLOP")  # at the 86 GFLOP/s of one of our cores
+# core-minutes, accuracy, what: recipes before these (docs/log.md), and a reference at a core's 86 GFLOP/s
+BEFORE = ((17, 0.816, "bit-nano, laptop_bit"), (40, 0.726, "vit-micro4, laptop_vit"))
+AIRBENCH = (56, 0.94, "airbench, from its 0.29 PFLOP")
+TICKS = (0.5, 1, 2, 5, 10, 20, 60, 120)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,12 @@ FAMILIES = {
     "laptop-bit": Family("bit-nano", sl.recipes.laptop_bit),
     "laptop-vit": Family("vit-micro4", sl.recipes.laptop_vit, {"pool": "gap"}),
 }
+
+
+def change_shape(family: Family, changes: Sequence[str]) -> Family:
+    """The family with another model, such as `units=(1,2,2)`."""
+    pairs = (change.split("=", 1) for change in changes)
+    return replace(family, shape={**family.shape, **{name: ast.literal_eval(value) for name, value in pairs}})
 
 
 @dataclass(frozen=True)
@@ -81,12 +93,13 @@ def make_recipe(name: str, seed: int, epochs: float | None, changes: Sequence[st
     return replace(recipe.change(changes), seed=seed)
 
 
-def train(name: str, recipe: sl.Recipe, place: Place, *, val: str, out: Path) -> tuple[sl.Run, list[list[float]]]:
+def train(
+    family: Family, recipe: sl.Recipe, place: Place, *, val: str, looks: int, out: Path
+) -> tuple[sl.Run, list[list[float]]]:
     """One run from start to end, resumed if it was begun, and its curve: core-minutes and validation accuracy."""
     split = sl.training.split_data(place.data, val=val, num=place.num)
-    every = max(1, recipe.total_steps(len(split.train)) // LOOKS)
+    every = max(1, recipe.total_steps(len(split.train)) // looks)
     recipe = replace(recipe, eval_every=every, log_every=every, save_every=every)
-    family = FAMILIES[name]
     model = sl.build(family.model, classes=len(split.train.classes), seed=recipe.seed, **family.shape)
     clock = CoreClock(out, place.until)
     try:
@@ -138,7 +151,8 @@ def make_record(name: str, seed: int, epochs: float | None, place: Place) -> Non
     recipe = make_recipe(name, seed, epochs)
     if any((r["family"], r["seed"], r["epochs"]) == (name, seed, recipe.epochs) for r in place.read("records")):
         return
-    run, curve = train(name, recipe, place, val=VAL, out=place.runs / f"{name}-{recipe.epochs:g}-{seed}")
+    out = place.runs / f"{name}-{recipe.epochs:g}-{seed}"
+    run, curve = train(FAMILIES[name], recipe, place, val=VAL, looks=LOOKS, out=out)
     test = sl.training.split_data(place.data, val=VAL, num=place.num).test
     assert test is not None
     scores = {how or "plain": sl.evaluate(run.model, test, tta=how).top1 for how in (None, "mirror", "shift")}
@@ -148,13 +162,15 @@ def make_record(name: str, seed: int, epochs: float | None, place: Place) -> Non
 
 def try_settings(name: str, seed: int, epochs: float | None, changes: Sequence[str], place: Place) -> None:
     """A run with other settings on other validation images; the test set is not opened."""
-    recipe = make_recipe(name, seed, epochs, changes)
+    shapes = [change.removeprefix(SHAPE) for change in changes if change.startswith(SHAPE)]
+    recipe = make_recipe(name, seed, epochs, [change for change in changes if not change.startswith(SHAPE)])
+    family = change_shape(FAMILIES[name], shapes)
     words = ",".join(changes).replace("/", "_") or "as-it-is"
     found = [r for r in place.read("records-tries") if (r["family"], r["seed"], r["epochs"]) == (name, seed, epochs)]
     if any(r["settings"] == list(changes) for r in found):
         return
     out = place.runs / f"try-{name}-{recipe.epochs:g}-{seed}-{words}"
-    run, curve = train(name, recipe, place, val=VAL_TO_CHOOSE, out=out)
+    run, curve = train(family, recipe, place, val=VAL_TO_CHOOSE, looks=LOOKS_TO_CHOOSE, out=out)
     tried = {**describe(name, run, curve), "epochs": epochs, "settings": list(changes)}
     tried["val_loss"] = run.summary()["val/loss"]
     place.add("records-tries", tried)
@@ -177,19 +193,24 @@ def draw(place: Place, path: Path) -> None:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xscale="log", xlabel="core-minutes", ylabel="accuracy on CIFAR-10 (%)")
+    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
+    axes.grid(color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
     records = place.read("records")
     for color, name in enumerate(dict.fromkeys(r["family"] for r in records)):
         for i, r in enumerate(r for r in records if r["family"] == name):
             minutes, accuracies = zip(*r["curve"])
-            label = name if i == 0 else None
-            axes.plot(minutes, [100 * a for a in accuracies], color=f"C{color}", linewidth=0.8, label=label)
-            axes.plot(r["core_minutes"], 100 * r["test"]["plain"], "o", color=f"C{color}", markersize=4)
+            label = f"{r['model']}, {r['recipe']}: validation; test as a dot" if i == 0 else None
+            axes.plot(minutes, [100 * a for a in accuracies], color=f"C{color}", linewidth=1.2, label=label)
+            axes.plot(r["core_minutes"], 100 * r["test"]["plain"], "o", color=f"C{color}", markersize=5)
     race = place.results / "eighty.json"
     peers = json.loads(race.read_text())["curves"] if race.exists() else {}
     for who in (who for who in peers if who != "ours" and peers[who]):
         minutes, accuracies = zip(*peers[who])
         axes.plot(minutes, [100 * a for a in accuracies], "--", color="0.4", label=who)
-    axes.plot(AIRBENCH[0], 100 * AIRBENCH[1], "*", color="0.4", label=AIRBENCH[2])
+    for (minutes, accuracy, what), marker in zip((*BEFORE, AIRBENCH), "sd*"):
+        axes.plot(minutes, 100 * accuracy, marker, color="0.4", label=what)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 

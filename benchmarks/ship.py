@@ -24,6 +24,8 @@ def accuracies(runs: list[sl.Run], data: str, num: int | None) -> tuple[list[flo
 
 def describe(found: list[float], images: int) -> str:
     """Every seed's accuracy in one line."""
+    if len(found) == 1:
+        return f"{100 * found[0]:.1f} % of {images:,} test images, one seed"
     each = ", ".join(f"{100 * a:.1f}" for a in found)
     mean = sum(found) / len(found)
     return f"{100 * mean:.1f} % of {images:,} test images, mean of {len(found)} seeds ({each}); the first is this file"

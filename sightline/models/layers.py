@@ -102,6 +102,15 @@ class Lines:
         return patches * (along + self.prefix) + self.prefix * (patches + self.prefix)
 
 
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Float[Tensor, "b h n d"]:
+    """Attention by torch's kernel; in trainings in bfloat16 on a CPU in float32, which is three times as fast there."""
+    if v.dtype != torch.bfloat16 or v.device.type != "cpu" or not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    with torch.autocast("cpu", enabled=False):
+        bias = None if bias is None else bias.float()
+        return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=bias).to(v.dtype)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention (ViT, appendix A), over all tokens or along lines; fused unless `probs` is recorded."""
 
@@ -145,7 +154,7 @@ class Attention(nn.Module):
         elif self.lines is not None:
             y = self.lines.attend(q, k, v)
         else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            y = fused_attention(q, k, v, bias)
         return self.drop(self.out(rearrange(self.per_head(y), "b h n d -> b n (h d)")))
 
     def extra_repr(self) -> str:

@@ -96,3 +96,28 @@ def test_gelu_forms_differ_as_published():
     gap = (layers.Gelu("tanh")(x) - layers.Gelu("erf")(x)).abs()
     assert gap.max().item() == pytest.approx(4.73e-4, rel=2e-3)
     assert abs(x[gap.argmax()].item()) == pytest.approx(2.70, abs=0.01)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_training_in_bfloat16_attends_in_float32(biased, monkeypatch):
+    source = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 5, 4, generator=source).bfloat16().requires_grad_() for _ in range(3))
+    bias = torch.randn(2, 2, 5, 5, generator=source).bfloat16() if biased else None
+    seen, kernel = [], layers.F.scaled_dot_product_attention
+
+    def watched(q, k, v, attn_mask):
+        seen.append(q.dtype)
+        return kernel(q, k, v, attn_mask=attn_mask)
+
+    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layers.fused_attention(q, k, v, bias)
+    with torch.no_grad():
+        layers.fused_attention(q, k, v, bias)
+    assert (y.dtype, seen) == (torch.bfloat16, [torch.float32, torch.bfloat16])
+    exact, _ = layers.attention(
+        q.double(), k.double(), v.double(), scale=0.5, bias=bias if bias is None else bias.double()
+    )
+    torch.testing.assert_close(y.double(), exact, atol=0.01, rtol=0.01)
+    for made, right in zip(torch.autograd.grad(y.sum(), (q, k, v)), torch.autograd.grad(exact.sum(), (q, k, v))):
+        torch.testing.assert_close(made, right, atol=0.02, rtol=0.02)

@@ -35,8 +35,10 @@ def test_a_record_in_two_pieces_a_try_and_the_figure(tmp_path, capsys, monkeypat
     assert set(run["test"]) == {"plain", "mirror", "shift"}
     assert {"commit", "command", "machine", "versions"} <= set(run)
     records.main(["bit", *words, "--try", "lr=0.01", "--try", "optimizer=sgd"])
-    (tried,) = json.loads((tmp_path / "results/records-tries.json").read_text())["runs"]
+    records.main(["bit", *words, "--try", "model.width_factor=1"])
+    tried, wider = json.loads((tmp_path / "results/records-tries.json").read_text())["runs"]
     assert tried["settings"] == ["lr=0.01", "optimizer=sgd"]
     assert "test" not in tried
+    assert wider["parameters"] > 3 * tried["parameters"] == 3 * run["parameters"]
     records.main([*words, "--figure", str(tmp_path / "records.svg")])
     assert (tmp_path / "records.svg").stat().st_size > 5000

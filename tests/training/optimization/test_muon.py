@@ -39,6 +39,16 @@ def published_steps(start, gradients, *, lr, decay, keep=0.95):
     return p
 
 
+@pytest.mark.parametrize("shape", [(16, 144), (144, 16), (16, 64), (16, 63)])
+@pytest.mark.parametrize("decades", [0, 4, 8])
+def test_wide_and_tall_matrices_agree_with_the_published_iteration(shape, decades):
+    source = np.random.default_rng(0)
+    u, _, v = np.linalg.svd(source.normal(size=shape), full_matrices=False)
+    x = (u * np.logspace(0, -decades, 16)) @ v
+    made = orthogonalize(torch.tensor(x, dtype=torch.float32)[None])[0]
+    np.testing.assert_allclose(made.numpy(), published_direction(x), atol=3e-3 * np.abs(published_direction(x)).max())
+
+
 @pytest.mark.parametrize(
     ("name", "shape"), [("fc1.weight", (6, 4)), ("conv1.weight", (3, 2, 3, 3)), ("qkv.weight", (12, 4))]
 )
