@@ -14,9 +14,10 @@ def speed_vit(data: str = "cifar10", *, epochs: float = 60) -> Recipe:
 
         sightline train cifar10 --model vit-micro4 --with pool=gap --recipe speed_vit
 
-    Muon (0.95) for the matrices of the blocks and AdamW for the rest, both at 5e-3, batch 128, weight decay 0.05,
-    warm-up of a twentieth, cosine, label smoothing 0.1, clip 1; images of 16, then 24, then 32 px, shifted by up to an
-    eighth, flipped in every other epoch where that keeps the label. Not yet measured to its end: docs/log.md.
+    Muon (0.9) for the matrices of the blocks and AdamW for the rest, both at 5e-3, in bfloat16, batch 128, weight
+    decay 0.05, warm-up of a twentieth, linear decay, label smoothing 0.1, clip 1; images of 16, then 24, then 32 px,
+    shifted by up to an eighth, flipped in every other epoch where that keeps the label. Chosen by tries of half an
+    epoch, not yet measured to its end: docs/log.md. Without bfloat16 instructions: --set precision=float32.
 
     >>> r = sl.recipes.speed_vit()
     >>> r.optimizer, r.augment.flip, r.sizes[-1]
@@ -30,16 +31,14 @@ def speed_bit(data: str = "cifar10", *, epochs: float = 20) -> Recipe:
 
         sightline train cifar10 --model bit-basic --recipe speed_bit
 
-    Muon (0.9) at 0.01 in bfloat16, batch 256, weight decay 0.1, linear decay; else as `speed_vit`. Measured on CIFAR-10
-    by `python -m benchmarks.records bit --seeds 0`, one seed: 89.4 % of the test images after 20 epochs, 20.8 minutes
-    of one core with bfloat16 instructions; 90.6 % with `evaluate(..., tta="mirror")`. Without these instructions:
-    --set precision=float32.
+    Muon at 0.01, batch 256, weight decay 0.1; else as `speed_vit`. Measured on CIFAR-10 by
+    `python -m benchmarks.records bit --seeds 0`, one seed: 89.4 % of the test images after 20 epochs, 20.8 minutes of
+    one core with bfloat16 instructions; 90.6 % with `evaluate(..., tta="mirror")`.
 
     >>> sl.recipes.speed_bit("svhn").augment.flip
     False
     """
-    settings = {"precision": "bfloat16", "batch": 256, "momentum": 0.9, "decay": "linear"}
-    return _speed("speed_bit", data, epochs, lr=0.01, weight_decay=0.1, **settings)
+    return _speed("speed_bit", data, epochs, lr=0.01, weight_decay=0.1, batch=256)
 
 
 def speed_hybrid(data: str = "cifar10", *, epochs: float = 30) -> Recipe:
@@ -50,7 +49,7 @@ def speed_hybrid(data: str = "cifar10", *, epochs: float = 30) -> Recipe:
     As `speed_vit`, with half the epochs. Not yet measured to its end: docs/log.md.
 
     >>> sl.recipes.speed_hybrid().momentum
-    0.95
+    0.9
     """
     return _speed("speed_hybrid", data, epochs, lr=5e-3, weight_decay=0.05)
 
@@ -58,5 +57,13 @@ def speed_hybrid(data: str = "cifar10", *, epochs: float = 30) -> Recipe:
 def _speed(name: str, data: str, epochs: float, **settings: Any) -> Recipe:
     augment = small_image_augment(data)
     augment = replace(augment, flip="alternating" if augment.flip else False)
-    shared = {"batch": 128, "momentum": 0.95, "warmup": 0.05, "smoothing": 0.1, "clip": 1.0, "sizes": GROWING}
-    return Recipe(name=name, optimizer="muon", epochs=epochs, augment=augment, **{**shared, **settings})
+    shared: dict[str, Any] = {
+        "optimizer": "muon",
+        "momentum": 0.9,
+        "batch": 128,
+        "warmup": 0.05,
+        "decay": "linear",
+        "clip": 1.0,
+    }
+    shared |= {"smoothing": 0.1, "sizes": GROWING, "precision": "bfloat16"}
+    return Recipe(name=name, epochs=epochs, augment=augment, **{**shared, **settings})
