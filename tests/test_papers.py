@@ -62,7 +62,7 @@ def test_every_claim_names_the_study_that_decides_it():
 
 def test_results_take_the_place_of_ready():
     tool = runpy.run_path(str(ROOT / "docs/tools/claims.py"))
-    effect = {"state": "holds", "value": 0.1, "low": 0.05, "high": 0.15}
+    effect = {"state": "holds", "value": 0.1, "low": 0.05, "high": 0.15, "bound": 0.0, "side": "above", "margin": 0.0}
     rows = {
         ("data", c): {"state": state, "seeds": 5, "effects": [effect]}
         for c, state in (("V1", "holds"), ("V2", "undecided"))

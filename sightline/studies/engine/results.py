@@ -3,7 +3,8 @@
 import importlib.resources
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -11,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from sightline.evals.interval import t95
+from sightline.files import set_aside
 from sightline.spec import from_json
 from sightline.studies.definitions.table import STUDIES, get_study
 from sightline.studies.effects import FEWEST_SEEDS, Effect, holm
-from sightline.studies.engine.earlier import counts, earlier_runs, earlier_seconds
-from sightline.studies.engine.specs import VERSION, Measurement, Training
-from sightline.studies.engine.store import Store, read, with_needs, write
+from sightline.studies.engine.specs import VERSION, Measurement, Task, Training
+from sightline.studies.engine.store import RESULT, SPENT, Store, core_seconds, read, with_needs, write
 from sightline.studies.engine.study import Decides, Label, SeedNumbers
 from sightline.studies.verdict import Verdict
 from sightline.training.run.identity import environment
 from sightline.untrusted import escape_controls, printable
 
 Numbers = dict[int, dict[Label, dict[str, Any]]]
+KEY = re.compile("[0-9a-f]{16}")
 
 
 def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Measurement]], *, smoke: bool) -> Path:
@@ -53,6 +55,77 @@ def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Mea
         write(folder / f"{name}.spent.json", cost)
         write(folder / f"{name}.json", {**head, "trainings": len(runs), **total, "runs": runs, "rows": rows})
     return folder / f"{name}.json"
+
+
+def restore(store: Store, say: Callable[[str], None]) -> None:
+    """Take over every measurement that a file of results holds: its models need not be trained for it again."""
+    seconds = earlier_seconds(store)
+    for path in result_paths(store):
+        try:
+            found = dict(measured(read(path)))
+        except ValueError:
+            say(f"{path} was damaged: it is now {set_aside(path).name}, and what it alone held is measured again")
+            continue
+        for key, numbers in found.items():
+            folder = store.path / "measurements" / key
+            if not (folder / RESULT).exists():
+                write(folder / SPENT, {"core_seconds": seconds.get(key, 0.0)})
+                write(folder / RESULT, numbers)
+
+
+def unfinished_tasks(store: Store, tasks: Sequence[Task]) -> list[Task]:
+    """The measurements that are not done, the trainings that they need, and every training that was begun here."""
+    waiting = [t for t in tasks if isinstance(t, Measurement) and store.state(t) != "done"]
+    needed = {t.key for t in with_needs(waiting)}
+    return [t for t in tasks if store.state(t) != "done" and (t.key in needed or store.folder(t).exists())]
+
+
+def earlier_runs(store: Store) -> dict[str, dict[str, int]]:
+    """Images and multiply-adds of the trainings that the files of results rest on, by key."""
+    found: dict[str, dict[str, int]] = {}
+    for held in whole_files(result_paths(store)):
+        runs = held.get("runs")
+        rows = runs.items() if isinstance(runs, dict) else ()
+        found |= {k: numbers for k, row in rows if isinstance(row, dict) and (numbers := counts(row))}
+    return found
+
+
+def earlier_seconds(store: Store) -> dict[str, float]:
+    """Core-seconds of every task that the files beside the results name, by key."""
+    found: dict[str, float] = {}
+    for held in whole_files(sorted((store.path / "results").glob("*.spent.json"))):
+        seconds = held.get("seconds")
+        if isinstance(seconds, dict):
+            found |= {str(k): core_seconds({"core_seconds": v}) for k, v in seconds.items()}
+    return found
+
+
+def counts(row: dict[str, Any]) -> dict[str, int]:
+    """The whole numbers of a training that results add up."""
+    return {k: n for k in ("images", "macs") if type(n := row.get(k)) is int and 0 <= n < 2**100}
+
+
+def measured(held: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Key and numbers of each measurement in a file of results; files of version 0.2.0 have no keys."""
+    rows = held.get("rows")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and KEY.fullmatch(str(row.get("key"))) and isinstance(row.get("numbers"), dict):
+            yield row["key"], row["numbers"]
+
+
+def result_paths(store: Store) -> list[Path]:
+    """The files of results in a folder of studies."""
+    paths = sorted((store.path / "results").glob("*.json"))
+    return [p for p in paths if not p.name.endswith(".spent.json")]
+
+
+def whole_files(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The files that can be read; what a damaged one held is not needed for any number."""
+    for path in paths:
+        try:
+            yield read(path)
+        except ValueError:
+            continue
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], Numbers]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sightline.studies.definitions.table import get_study
-from sightline.studies.engine.earlier import restore, unfinished_tasks
 from sightline.studies.engine.local import run_local
-from sightline.studies.engine.results import write_results
+from sightline.studies.engine.results import restore, unfinished_tasks, write_results
 from sightline.studies.engine.slurm import Cluster, run_slurm
 from sightline.studies.engine.specs import Measurement, Task, Training
 from sightline.studies.engine.store import Store, read, with_needs, write
