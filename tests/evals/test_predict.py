@@ -112,7 +112,7 @@ def test_nothing_to_predict_is_an_error(folder, tmp_path, caplog):
     with pytest.raises(sl.data.BadImage, match=r"There is no image none\.png"):
         sl.predict(model, "none.png")
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]  # the error says it already
-    with pytest.raises(sl.data.BadImage, match=r"None of the 2 images can be read\. The first: There is no image a\.png"):
+    with pytest.raises(sl.data.BadImage, match=r"None of the 2 images can be read\. The first: There is no .* a\.png"):
         sl.predict(model, ["a.png", "b.png"])
     for given, why in (([], "no images"), (3, "got a int"), (b"x", "got a bytes"), (np.zeros((4, 4)), "An image is")):
         with pytest.raises(ValueError, match=why):
