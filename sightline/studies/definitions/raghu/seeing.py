@@ -74,6 +74,7 @@ STUDY = Study(
     },
     scale="ViT, BiT and hybrid of 0.2 to 0.5 million parameters on CIFAR-10 at 24 px, 1,500 steps",
     measure=measure,
+    seeds=10,  # the second five for all claims alike, after five left many undecided: docs/log.md, 2026-11-18
     decides=(
         *(decides(claim, "verdicts") for claim in JUDGED),
         decides("C15", "on one grid"),
