@@ -99,7 +99,9 @@ def test_gelu_forms_differ_as_published():
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_training_in_bfloat16_attends_in_float32(biased, monkeypatch):
+@pytest.mark.parametrize(("few", "kernels"), [(5, []), (4, [torch.float32])], ids=["written out", "in float32"])
+def test_training_in_bfloat16_avoids_its_slow_kernel(biased, few, kernels, monkeypatch):
+    monkeypatch.setattr(layers, "FEW_TOKENS", few)
     source = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 2, 5, 4, generator=source).bfloat16().requires_grad_() for _ in range(3))
     bias = torch.randn(2, 2, 5, 5, generator=source).bfloat16() if biased else None
@@ -114,7 +116,7 @@ def test_training_in_bfloat16_attends_in_float32(biased, monkeypatch):
         y = layers.fused_attention(q, k, v, bias)
     with torch.no_grad():
         layers.fused_attention(q, k, v, bias)
-    assert (y.dtype, seen) == (torch.bfloat16, [torch.float32, torch.bfloat16])
+    assert (y.dtype, seen) == (torch.bfloat16, [*kernels, torch.bfloat16])
     exact, _ = layers.attention(
         q.double(), k.double(), v.double(), scale=0.5, bias=bias if bias is None else bias.double()
     )
