@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from sightline.files import lock, open_log, remove_leftovers
+from sightline.memory import keep_freed_memory
 from sightline.models.costs import Cost, cost
 from sightline.models.variants import Config
 from sightline.studies.engine.images import open_images
@@ -53,7 +54,9 @@ def do(store: Store, task: Task) -> Outcome:
 
 
 def do_in(store: str, folder: str) -> Outcome:
-    """The task of a folder in a store: what a worker on another machine is told."""
+    """The task of a folder in a store: what a worker is told, here or on another machine. It does nothing else, so it
+    keeps the memory that it frees, a fifth of a step of a small BiT; the numbers stay the same."""
+    keep_freed_memory()
     return do(Store(Path(store)), task_in(Path(folder)))
 
 
