@@ -227,6 +227,18 @@ def test_what_results_lack_is_trained_and_nothing_else(results):
     assert path.read_bytes() == whole
 
 
+def test_unfinished_results_resume_a_study_and_are_not_judged(results):
+    path = results / "results" / "tiny.json"
+    whole = path.read_bytes()
+    for ending in (".json", ".spent.json"):
+        path.with_suffix(ending).rename(path.with_name(f"tiny.unfinished{ending}"))
+    with pytest.raises(ValueError, match="no results of studies"):
+        sl.studies.judge_folder(path.parent)
+    sl.studies.run_studies(["tiny"], out=results, seeds=1, say=lambda text: None)
+    assert not (results / "runs").exists()
+    assert path.read_bytes() == whole
+
+
 def test_fewer_seeds_lose_no_measurement(results):
     sl.studies.run_studies(["tiny"], out=results, seeds=1, only={"rate": ["0.01"]}, say=lambda text: None)
     sl.studies.run_studies(["tiny"], out=results, seeds=1, say=lambda text: None)
