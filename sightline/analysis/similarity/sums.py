@@ -94,6 +94,8 @@ class Sums:
         self.ways = {way: PairSums(tall, wide, groups) for way in (PRINTED, *ways) if way != CALIBRATED}
         self.null = torch.zeros(PERMUTATIONS, tall, wide) if CALIBRATED in ways else None
         self.shared = torch.zeros(tall, wide, dtype=torch.float64)
+        self.shared_of = torch.zeros(groups, tall, wide, dtype=torch.float64)  # by the images of each group
+        self.near_of = torch.zeros(groups, dtype=torch.float64)
         self.images = self.batches = self.near = 0  # near: images of batches large enough to have neighbors
         self.seed = seed
 
@@ -113,7 +115,7 @@ class Sums:
             self.ways[WITHIN].add(x, y, groups, deletion_weights(labels))
         if LEAN in self.ways:
             self._add_lean(m, a, b, groups)
-        self._add_neighbors(m, a, b)
+        self._add_neighbors(m, a, b, groups)
         self.images += m
         self.batches += 1
 
@@ -132,13 +134,17 @@ class Sums:
         y = x if there is here else u_center(there[:, keep[:, None], keep])
         self.ways[LEAN].add(x, y, None if groups is None else groups[keep.cpu()])
 
-    def _add_neighbors(self, m: int, a: Grams, b: Grams | None) -> None:
+    def _add_neighbors(self, m: int, a: Grams, b: Grams | None, groups: Tensor | None) -> None:
         if not a.near or (b is not None and not b.near):
             return
         near = self._masks(a.near, self.rows, m)
         other = near if b is None else self._masks(b.near, self.columns or (), m)
-        self.shared += (near @ other.mT).double().cpu() / NEIGHBORS
+        each = (near @ other.mT).double().cpu()  # (images, rows, columns), whole numbers
+        self.shared += each.sum(0) / NEIGHBORS
         self.near += m
+        if groups is not None:
+            self.shared_of.index_add_(0, groups, each / NEIGHBORS)
+            self.near_of.index_add_(0, groups, torch.ones(m, dtype=torch.float64))
 
     def _stacks(self, m: int, a: dict[str, Tensor], b: dict[str, Tensor] | None) -> tuple[Tensor, Tensor]:
         here = stack_grams(a, self.rows, m)
@@ -146,12 +152,12 @@ class Sums:
 
     @staticmethod
     def _masks(near: dict[str, Tensor], names: Sequence[str], m: int) -> Tensor:
-        """(layers, m * m)."""
+        """(m, layers, m)."""
         some = next(iter(near.values()))
-        out = torch.full((len(names), m * m), torch.nan, device=some.device)
+        out = torch.full((m, len(names), m), torch.nan, device=some.device)
         for i, name in enumerate(names):
             if name in near:
-                out[i] = neighbor_mask(near[name]).flatten()
+                out[:, i] = neighbor_mask(near[name])
         return out
 
     def cka(self) -> Tensor:
@@ -162,6 +168,11 @@ class Sums:
         """Share of neighbors in common; NaN where a layer has no Gram matrix or batches were too small."""
         known = torch.isfinite(self.cka()) & (self.near > 0)
         return torch.where(known, self.shared / max(self.near, 1), torch.nan)
+
+    def knn_without_groups(self) -> Tensor:
+        """The same without the images of each group: (groups, rows, columns)."""
+        left = (self.near - self.near_of).clamp(min=1)
+        return torch.where(torch.isfinite(self.knn()), (self.shared - self.shared_of) / left[:, None, None], torch.nan)
 
     def null_cka(self) -> Tensor:
         """CKA under each permutation: (permutations, rows, columns)."""
