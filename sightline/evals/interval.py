@@ -21,6 +21,7 @@ T95 = (
 )  # fmt: skip
 Z95 = 1.959964
 FEWEST_GROUPS = 4  # with fewer the jackknife's own error is larger than what it measures
+ROUNDING = 1e-12  # of a value: what varies by less is the same for all images
 Part = tuple[NDArray, NDArray]  # an array of a result, and the same without each group of images: (groups, *shape)
 Ends = tuple[float, float]  # of an interval; NaN where there is none
 NO_ENDS: Ends = (math.nan, math.nan)
@@ -130,9 +131,10 @@ def over_groups(
     [0.724, 1.159]
     """
     error, freedom = error_over_groups(statistic, *parts, step=step)
-    if not error > 0:  # nor is NaN
+    value = float(statistic(*(whole for whole, _ in parts)))
+    if not error > ROUNDING * abs(value):  # nor is NaN
         return NO_ENDS
-    return ends(float(statistic(*(whole for whole, _ in parts))), t95(freedom) * error, least=least, most=most)
+    return ends(value, t95(freedom) * error, least=least, most=most)
 
 
 def without_each(values: NDArray) -> NDArray[np.float64]:
@@ -151,8 +153,9 @@ def image_groups(count: int, most: int = 20) -> NDArray[np.int64]:
 
 
 def ends(value: float, half: float, *, least: float = -math.inf, most: float = math.inf) -> Ends:
-    """An interval from its middle and half of its width."""
-    if not (math.isfinite(value) and math.isfinite(half)):
+    """An interval from its middle and half of its width; none where nothing varied, which says nothing of how much
+    it would."""
+    if not (math.isfinite(value) and math.isfinite(half) and half > ROUNDING * abs(value)):
         return NO_ENDS
     return max(value - half, least), min(value + half, most)
 

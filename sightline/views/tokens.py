@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sightline.analysis.tokens.logit_lens import LogitLens
 from sightline.analysis.tokens.outliers import OutlierTokens
-from sightline.analysis.tokens.patching import ActivationPatching
+from sightline.analysis.tokens.patching import TAKE_OVER, ActivationPatching
 from sightline.evals.interval import half_width, wilson
 from sightline.views.payload import film
 from sightline.views.style import (
@@ -332,11 +332,11 @@ def patching_sentence(r: ActivationPatching) -> str:
 def _first_place(r: ActivationPatching) -> str:
     """The places between which the class token takes over, by the interval over pairs: a place counts once half of the
     difference is reached there."""
-    low, high = r.take_over_interval()
-    if not np.isfinite(low):
+    found = r.intervals().get(TAKE_OVER)
+    if found is None:
         return ""
-    first, last = (counted(r.places[int(np.ceil(end - 1e-9))]) for end in (low, high))
-    return f" ({first} to {last})" if first != last else f" (95 % interval within {first})"
+    first, last = (counted(r.places[int(end)]) for end in found)
+    return f" ({first} to {last})"
 
 
 def patching_payload(r: ActivationPatching, room: int) -> Payload:

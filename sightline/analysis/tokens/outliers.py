@@ -4,7 +4,7 @@ Darcet et al. 2023 found them in dull patches of large ViTs; Jiang et al. 2025 m
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.evals.interval import Ends, ends, jackknife, known_ends, over_groups, t95
+from sightline.evals.interval import Ends, ends, known_ends, over_groups, t95
 from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
 from sightline.observe.groups import ImageGroups
@@ -65,9 +65,10 @@ class OutlierTokens(Result):
     norm_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
     mass_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     sinks_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    # without each group of images: (groups, places, 2) `typical` and `largest`; half widths of `channels`
+    # without each group of images: (groups, places, 2) `typical` and `largest`; (groups, d) `channels` at the peak, of
+    # those that `top_channels` looks at
     replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 2)))
-    channels_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2, 0)))
+    channel_replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def peak(self) -> int:
@@ -84,10 +85,10 @@ class OutlierTokens(Result):
         """Where the channels stand that `top_channels` looks at: of the outliers, or of all others."""
         return place, 0 if np.isfinite(self.channels[place, 0]).all() else 1
 
-    def channel_interval(self, channel: int, place: int | None = None) -> Ends:
-        """95 % interval over images of the share that `top_channels` gives a channel."""
-        at = (*self._carriers(self.peak if place is None else place), channel)
-        return ends(float(self.channels[at]), _at(self.channels_band, at), least=0.0, most=1.0)
+    def channel_interval(self) -> Ends:
+        """95 % interval over images of the largest share of one channel at the peak."""
+        part = self.channels[self._carriers(self.peak)], self.channel_replicates.astype(np.float64)
+        return over_groups(np.max, part, least=0.0, most=1.0)
 
     def norm_interval(self) -> Ends:
         """Of the largest ratio of largest and median norm."""
@@ -113,13 +114,9 @@ class OutlierTokens(Result):
             "patches that are attention sinks, most": _at(self.sinks_band, (int(self.sinks.argmax()),)),
         }
         shares = {name: ends(numbers[name], half, least=0.0) for name, half in halves.items()}
-        carried = self.channel_interval(self.top_channels(1)[0][0])
+        norms, carried = self.norm_interval(), self.channel_interval()
         return known_ends(
-            {
-                **shares,
-                "largest norm over median norm, most": self.norm_interval(),
-                "share of the largest channel": carried,
-            }
+            {**shares, "largest norm over median norm, most": norms, "share of the largest channel": carried}
         )
 
 
@@ -314,7 +311,7 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
         left = (sizes.sum(0) - sizes) / (members.sum(0) - members)
     groups = (*prefix_names(s), "outlier patches", "other patches", *(("register",) if register else ()))
     added = ", with a register added at test time" if register else ""
-    return OutlierTokens(
+    found = OutlierTokens(
         title=f"Outlier tokens of {s.name}{added}",
         caption=f"Norms of the tokens after each block and the attention that each receives, over {sums.images:,} "
         f"images{added}. An outlier has more than {sums.times:g} times the median norm of its image's patches.",
@@ -333,7 +330,6 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
         mass_band=sums.band("mass"),
         sinks_band=sums.band("sinks")[:, 0],
         replicates=left,
-        channels_band=jackknife(less),
         norm=sums.map("norm").astype(np.float32),
         outlier=sums.map("outlier"),
         received=sums.map("received").astype(np.float32),
@@ -341,3 +337,4 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
         grid=s.grid,
         register=register,
     )
+    return replace(found, channel_replicates=less[:, *found._carriers(found.peak)].astype(np.float32))

@@ -103,8 +103,14 @@ class ActivationPatching(Result):
             each = self.heads.reshape(len(self.heads), -1)
             found["largest share of one head"] = of_mean(each[:, int(each.mean(0).argmax())])
         if self.prefix.shape[2] and np.isfinite(self.take_over()):
-            found[TAKE_OVER] = self.take_over_interval()
+            low, high = self.take_over_interval()
+            found[TAKE_OVER] = first_place(low), first_place(high)
         return known_ends(found)
+
+
+def first_place(at: float) -> float:
+    """The first place at or after a point between two of them; rounding does not make it one more."""
+    return float(np.ceil(at - 1e-9))
 
 
 def activation_patching(
