@@ -138,6 +138,13 @@ class Result(Displayable):
         """The few numbers to quote."""
         return {}
 
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """95 % intervals of the numbers of `summary`, by the same names; none for what is exact or was measured once.
+
+        They are over what was drawn: images, unless the result says otherwise.
+        """
+        return {}
+
     def save(self, path: str | Path) -> Path:
         """Write to `path` (an .npz) in one piece: a reader sees the old file or the new one, never half of it."""
         with atomic(path) as partial:

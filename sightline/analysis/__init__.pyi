@@ -71,6 +71,6 @@ from .tokens.logit_lens import logit_lens as logit_lens
 from .tokens.outliers import OutlierTokens as OutlierTokens
 from .tokens.outliers import outlier_tokens as outlier_tokens
 from .tokens.outliers import outliers as outliers
-from .tokens.outliers import register_switch as register_switch
 from .tokens.patching import ActivationPatching as ActivationPatching
 from .tokens.patching import activation_patching as activation_patching
+from .tokens.registers import register_switch as register_switch

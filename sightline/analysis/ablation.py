@@ -1,8 +1,9 @@
 """What if a skip, a head, a block or a token were not there: the change in accuracy and in every layer."""
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from sightline.analysis.similarity.grams import SMALLEST, Grams, Watch
-from sightline.analysis.similarity.sums import Sums
+from sightline.analysis.similarity.sums import PRINTED, Sums
 from sightline.data.datasets import Dataset
 from sightline.evals.accuracy import match_classes
+from sightline.evals.interval import NO_ENDS, Ends, known_ends, over_groups, wilson
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Batch, Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import Layers, Tokens, check_tokens, select_layers
@@ -49,6 +52,10 @@ class WhatIf(Result):
         np.float64
     ]  # (off, layers), CKA of each layer with itself before; NaN inside a block that is off
     layers: tuple[str, ...]
+    # without each group of images: (groups, off + 1) of `accuracy` and, last, `whole`; (groups, off) of the similarity
+    # of the last layer
+    accuracy_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 1)))
+    last_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def change(self) -> NDArray[np.float64]:
@@ -62,6 +69,21 @@ class WhatIf(Result):
             numbers[f"{name}: same answer"] = float(self.agreement[i])
             numbers[f"{name}: CKA of the last layer"] = float(self.similarity[i, -1])
         return numbers
+
+    def share_interval(self, share: float) -> Ends:
+        """95 % interval of an accuracy or agreement over the images; NaN where their number is not known."""
+        n = int(self.how.get("n", 0))
+        return wilson(round(share * n), n) if math.isfinite(share) else NO_ENDS
+
+    def intervals(self) -> dict[str, Ends]:
+        found: dict[str, Ends] = {}
+        right = np.append(self.accuracy, self.whole), self.accuracy_replicates
+        last = self.similarity[:, -1], self.last_replicates
+        for i, name in enumerate(self.off):
+            found[f"{name}: change in accuracy"] = over_groups(lambda x, i=i: float(x[i] - x[-1]), right)
+            found[f"{name}: same answer"] = self.share_interval(float(self.agreement[i]))
+            found[f"{name}: CKA of the last layer"] = over_groups(lambda x, i=i: float(x[i]), last, most=1.0)
+        return known_ends(found)
 
 
 def what_if(
@@ -91,9 +113,9 @@ def what_if(
     if not switches:
         raise ValueError('Nothing is switched off; give names such as "block 3" or "head 3.1".')
     check_tokens(tokens)
-    study = WhatIfSums(s, select_layers(s, layers), tokens, switches)
-    study.place = class_numbers(s, data)
     images = ImageSource(data=data, batch=batch, n=n)
+    study = WhatIfSums(s, select_layers(s, layers), tokens, switches=switches, groups=ImageGroups(images.total, 0))
+    study.place = class_numbers(s, data)
     with evaluation_mode(s):
         for made in images.batches([s], what="what if"):
             study.add(made)
@@ -117,12 +139,15 @@ def class_numbers(s: ObservedModel, data: Data) -> torch.Tensor | None:
 class WhatIfSums:
     """Sums over batches for the whole model and for each switch."""
 
-    def __init__(self, s: ObservedModel, names: list[str], tokens: Tokens, switches: list[Switch]):
-        self.target, self.names, self.tokens, self.switches = s, names, tokens, switches
+    def __init__(
+        self, s: ObservedModel, names: list[str], tokens: Tokens, *, switches: list[Switch], groups: ImageGroups
+    ):
+        self.target, self.names, self.tokens, self.switches, self.groups = s, names, tokens, switches, groups
         encoder = [p.block or 0 for p in s.block_outputs if p.stage is None]
         self.blocks = encoder if s.encoder_blocks else []  # the number of each block among all parts
-        self.sums = [Sums(names, names) for _ in switches]
-        self.right = np.zeros(len(switches) + 1)
+        self.sums = [Sums(names, names, groups=groups.count) for _ in switches]
+        self.right = np.zeros((groups.count, len(switches) + 1))  # by group of images
+        self.members = np.zeros(groups.count)
         self.same = np.zeros(len(switches))
         self.images, self.labeled = 0, True
         self.place: torch.Tensor | None = None  # the model's number of each class of the data
@@ -163,18 +188,26 @@ class WhatIfSums:
         self.labeled &= labels is not None
         whole, before, outputs = self.whole(made)
         self.images += len(made)
-        self.right[-1] += 0 if labels is None else (whole == labels).sum().item()
+        member = self.groups(made.index)
+        np.add.at(self.members, member, 1)
+        self._count(-1, member, whole, labels)
         for i, switch in enumerate(self.switches):
             answer, after = self.without(made, switch, before, outputs)
             self.same[i] += (answer == whole).sum().item()
-            self.right[i] += 0 if labels is None else (answer == labels).sum().item()
+            self._count(i, member, answer, labels)
             if len(made) >= SMALLEST:
-                self.sums[i].add(len(made), before, after)
+                self.sums[i].add(len(made), before, after, groups=torch.from_numpy(member))
+
+    def _count(self, i: int, member: NDArray[np.int64], answer: torch.Tensor, labels: torch.Tensor | None) -> None:
+        if labels is not None:
+            np.add.at(self.right[:, i], member, (answer == labels).numpy())
 
 
 def _result(study: WhatIfSums, off: tuple[str, ...], how: dict[str, Any], about: About) -> WhatIf:
-    right = study.right / study.images if study.labeled else np.full(len(off) + 1, np.nan)
+    right = study.right.sum(0) / study.images if study.labeled else np.full(len(off) + 1, np.nan)
     alike = [_alike(study, i) for i in range(len(off))]
+    less = (study.right.sum(0) - study.right) / np.maximum(study.images - study.members, 1)[:, None]
+    last = np.stack([sums.ways[PRINTED].without_groups()[:, -1, -1].numpy() for sums in study.sums], axis=1)
     return WhatIf(
         title=f"What if parts of {study.target.name} were switched off",
         caption=f"Accuracy and CKA with the whole model for {', '.join(off[:4])}: {study.images:,} images.",
@@ -186,6 +219,8 @@ def _result(study: WhatIfSums, off: tuple[str, ...], how: dict[str, Any], about:
         agreement=study.same / study.images,
         similarity=np.stack(alike),
         layers=tuple(study.names),
+        accuracy_replicates=less if study.labeled else np.zeros((0, len(off) + 1)),
+        last_replicates=last,
     )
 
 

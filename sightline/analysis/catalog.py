@@ -28,8 +28,9 @@ from sightline.analysis.similarity.localization import localization
 from sightline.analysis.similarity.neighbors import neighbor_similarity
 from sightline.analysis.similarity.pooling_comparison import pooling_comparison
 from sightline.analysis.tokens.logit_lens import logit_lens
-from sightline.analysis.tokens.outliers import outlier_tokens, register_switch
+from sightline.analysis.tokens.outliers import outlier_tokens
 from sightline.analysis.tokens.patching import activation_patching, choose_pairs
+from sightline.analysis.tokens.registers import register_switch
 from sightline.data.datasets import Dataset
 from sightline.data.scenes.scenes import Scenes
 from sightline.observe.identity import distinct_names, source

@@ -32,6 +32,14 @@ def equivariance_error(
     >>> sl.analysis.equivariance_error(conv, torch.rand(1, 3, 16, 16), shift=(2, 3), border=1) < 1e-6
     True
     """
+    return _relative(*shifted_maps(f, x, shift=shift, border=border))
+
+
+@torch.no_grad()
+def shifted_maps(
+    f: Callable[[Tensor], Tensor], x: Float[Tensor, "b c y x"], *, shift: Shift, border: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The map of the shifted images and the shifted map of the images, both without the border."""
     before, after = f(x), f(shift_image(x, shift))
     if before.ndim != 4:
         raise ValueError(f"equivariance_error takes a function to maps (b, c, y, x); it gave {tuple(before.shape)}.")
@@ -44,7 +52,7 @@ def equivariance_error(
     expected = shift_image(before, on_map)[inside]
     if expected.numel() == 0:
         raise ValueError(f"Nothing is left of a {tuple(before.shape[2:])} map inside a border of {(y, x_)}.")
-    return _relative(after[inside], expected)
+    return after[inside], expected
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import Ends, known_ends, of_mean
 from sightline.evals.prediction import noting_predictions
 from sightline.evals.probing.ridge import threads
 from sightline.models.taps import record
@@ -52,12 +53,19 @@ class FeaturePCA(Result):
 
     def summary(self) -> dict[str, float]:
         """How alike the cells of one image are to one another, at the first and the last layer."""
-        said = {}
+        return {name: float(values.mean()) for name, values in self._cosines().items()}
+
+    def intervals(self) -> dict[str, Ends]:
+        return known_ends({name: of_mean(values, least=-1.0, most=1.0) for name, values in self._cosines().items()})
+
+    def _cosines(self) -> dict[str, NDArray[np.float64]]:
+        """For each image the mean cosine of two of its cells, at the first and the last layer."""
+        found = {}
         for i in (0, len(self.layers) - 1):
             units = [self.cells(p, i) for p in range(len(self.images))]
             units = [u / np.maximum(np.linalg.norm(u, axis=1, keepdims=True), 1e-9) for u in units]
-            said[f"{self.layers[i]}: cosine of cells of one image"] = float(np.mean([(u @ u.T).mean() for u in units]))
-        return said
+            found[f"{self.layers[i]}: cosine of cells of one image"] = np.array([(u @ u.T).mean() for u in units])
+        return found
 
 
 def feature_pca(model: Model, data: Data, *, n: int = 4, components: int = 12, seed: int = 0) -> FeaturePCA:

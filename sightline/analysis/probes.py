@@ -11,6 +11,7 @@ from sightline.analysis.similarity.block_similarity import pad_rows
 from sightline.data.datasets import Dataset
 from sightline.evals.extraction import extract
 from sightline.evals.inputs import combine
+from sightline.evals.interval import Ends, ends, known_ends, over_groups
 from sightline.evals.probing.by_layer import ProbeAccuracy, probe, tuning
 from sightline.evals.probing.probes import LinearProbe
 from sightline.observe.model import Model, ObservedModel, observe
@@ -47,6 +48,23 @@ class LayerProbes(Result):
             row = row[np.isfinite(row)]
             numbers |= {f"{name}, last block": float(row[-1]), f"{name}, best block": float(row.max())}
         return numbers
+
+    def intervals(self) -> dict[str, Ends]:
+        """Over test images; over draws of the shots where a probe does not say which images are right."""
+        found: dict[str, Ends] = {}
+        for i, (name, row) in enumerate(zip(self.curves, self.accuracy)):
+            count = int(np.isfinite(row).sum())
+            found[f"{name}, last block"] = self.interval(i, count - 1)
+            found[f"{name}, best block"] = self.interval(i, int(row[:count].argmax()))
+        return known_ends(found)
+
+    def interval(self, curve: int, block: int) -> Ends:
+        """95 % interval of one accuracy."""
+        value = float(self.accuracy[curve, block])
+        if len(self.replicates):
+            part = np.array(value), self.replicates[:, curve, block]
+            return over_groups(float, part, least=0.0, most=1.0)
+        return ends(value, float(self.half_width[curve, block]), least=0.0, most=1.0)
 
 
 def layer_probes(

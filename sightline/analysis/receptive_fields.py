@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.evals.interval import jackknife, t95
+from sightline.evals.interval import Ends, ends, jackknife, known_ends, t95
 from sightline.models.taps import record
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
@@ -53,6 +53,26 @@ class ReceptiveField(Result):
         numbers = {f"{name}: radius of 50 %": float(self.radii[i, 0]) for name, i in rows.items()}
         numbers |= {f"{name}: radius of 90 %": float(self.radii[i, 1]) for name, i in rows.items()}
         return numbers | {f"{name}: mass on its own cell": float(self.own[i]) for name, i in rows.items()}
+
+    def interval(self, layer: int, column: int) -> Ends:
+        """95 % interval over images of one of the three numbers of a layer: both radii, and the mass on its own cell.
+
+        An older file holds no replicates, but it may hold standard errors.
+        """
+        value = float((*self.radii[layer], self.own[layer])[column])
+        if len(self.replicates):
+            half = float(jackknife(self.replicates[:, layer, column]))
+        else:
+            held = self.radii_error if column < 2 else self.own_error
+            half = np.nan if held is None else 1.96 * float(held[layer, column] if column < 2 else held[layer])
+        return ends(value, half, least=0.0, most=np.inf if column < 2 else 1.0)
+
+    def intervals(self) -> dict[str, Ends]:
+        what = "radius of 50 %", "radius of 90 %", "mass on its own cell"
+        rows = {self.names[0]: 0, self.names[-1]: len(self.names) - 1}
+        return known_ends(
+            {f"{name}: {text}": self.interval(i, j) for name, i in rows.items() for j, text in enumerate(what)}
+        )
 
 
 def mass_radii(

@@ -1,6 +1,7 @@
 """What the skip connections carry: skip against branch, per token and block (Raghu et al., figures 7, E.1, E.2)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.adoption.shortcuts import same_sum
-from sightline.models.parts import Part
+from sightline.evals.interval import Ends, Part, intervals_of
+from sightline.models.parts import Part as ModelPart
 from sightline.models.taps import record
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
@@ -70,18 +72,33 @@ class ResidualRatios(Result):
 
     def class_minus_patches(self) -> NDArray[np.float64]:
         """log ratio of the class token minus that of the patches, by addition; C10: its sign changes."""
-        with np.errstate(all="ignore"):
-            return np.log(self.class_token[0]) - np.log(self.ratio)
+        return np.asarray(_gap(self.class_token[0], self.ratio))
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether there is a ratio of a class token."""
+        return bool(np.isfinite(self.class_token[0]).any())
+
+    def part(self, row: int) -> Part:
+        """One row of `replicates`, without each group, beside its value over all images."""
+        whole = (self.ratio, self.class_token[0], self.cosine_sum, self.class_token[2])[row]
+        kept = self.replicates.ndim == 3 and self.replicates.shape[1] > row
+        return whole, self.replicates[:, row] if kept else np.zeros((0, *whole.shape))
 
     def summary(self) -> dict[str, float]:
-        half = len(self.names) // 2
-        numbers = {"ratio of the patches, mean": _mean(self.ratio)}
+        numbers = {"ratio of the patches, mean": _mean(self.ratio), MEDIAN: _median(self.ratio)}
         numbers |= {"cos(z, z + f(z)), mean": _mean(self.cosine_sum)}
-        if np.isfinite(self.class_token[0]).any():
-            sign = self.class_minus_patches()
-            numbers["log ratio, class token minus patches, lower half"] = _mean(sign[:half])
-            numbers["log ratio, class token minus patches, upper half"] = _mean(sign[half:])
-        return numbers
+        if not self.has_class_token:
+            return numbers
+        return numbers | {name: f(self.class_token[0], self.ratio) for name, f in CLASS_STATISTICS.items()}
+
+    def intervals(self) -> dict[str, Ends]:
+        means = {"ratio of the patches, mean": _mean, MEDIAN: _median}
+        found = intervals_of(means, self.part(0), least=0.0)
+        found |= intervals_of({"cos(z, z + f(z)), mean": _mean}, self.part(2), least=-1.0, most=1.0)
+        if self.has_class_token:
+            found |= intervals_of(CLASS_STATISTICS, self.part(1), self.part(0))
+        return found
 
 
 def _mean(values: NDArray[np.float64]) -> float:
@@ -89,6 +106,52 @@ def _mean(values: NDArray[np.float64]) -> float:
     known = values[~np.isnan(values)]
     with np.errstate(invalid="ignore"):  # infinity less infinity
         return float(known.mean()) if known.size else math.nan
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _gap(class_token: NDArray, patches: NDArray) -> NDArray:
+    """Log ratio of the class token minus that of the patches."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.log(class_token) - np.log(patches))
+
+
+def crossing(x: NDArray) -> int:
+    """How many values come before the one change of sign, from + to -, that fits a curve best; at least one on either
+    side."""
+    steps = np.cumsum(np.nan_to_num(x))
+    return int(np.argmax((2 * steps - steps[-1])[:-1])) + 1
+
+
+def crossing_place(x: NDArray) -> float:
+    """Where along a curve its sign changes from + to -, between two values where the line between them is 0; counted
+    from 0 at the first value. NaN for fewer than two."""
+    if len(x) < 2:
+        return math.nan
+    at = crossing(x)
+    before, after = float(x[at - 1]), float(x[at])
+    return at - 1 + (before / (before - after) if before > 0 > after else 0.5)
+
+
+def take_over(class_token: NDArray, patches: NDArray) -> float:
+    """The addition, counted from 1 as on the page, at which the class token's ratio falls below the patches': from
+    there on it is rewritten more than they are. NaN where it does not."""
+    x = _gap(class_token, patches)
+    at = crossing_place(x)
+    known = math.isfinite(at) and x[int(at)] > 0 > x[int(at) + 1]
+    return 1 + at if known else math.nan
+
+
+MEDIAN = "ratio of the patches, median"
+TAKE_OVER = "addition at which the class token's ratio falls below the patches'"
+CLASS_STATISTICS: dict[str, Callable[[NDArray, NDArray], float]] = {
+    "log ratio, class token minus patches, lower half": lambda c, p: _mean(_gap(c, p)[: len(p) // 2]),
+    "log ratio, class token minus patches, upper half": lambda c, p: _mean(_gap(c, p)[len(p) // 2 :]),
+    TAKE_OVER: take_over,
+}
 
 
 def residual_ratios(
@@ -123,7 +186,7 @@ def residual_ratios(
 class Additions:
     """Sums over the images of each group; a tensor is held only until the addition it takes part in is done."""
 
-    def __init__(self, s: ObservedModel, sums: list[Part], count: int):
+    def __init__(self, s: ObservedModel, sums: list[ModelPart], count: int):
         self.target, self.sums, self.images = s, {p.path: p for p in sums}, torch.zeros(count)
         self.groups = torch.zeros(0, dtype=torch.long)  # of the images of the current batch
         self.paths = list(dict.fromkeys(q for p in sums for q in (p.skip, p.branch, p.path) if q))

@@ -47,6 +47,9 @@ class Segmentation(Result):
         low, high = self.interval
         return {"mIoU": self.miou, "95 % from": low, "95 % to": high, "images": float(self.images)}
 
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        return {"mIoU": self.interval}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Detection(Result):
@@ -72,6 +75,11 @@ class Detection(Result):
         named = dict(zip(MEASURES, map(float, self.masks)))
         ends = {"AP": named.pop("AP"), "95 % from": low, "95 % to": high}
         return {**ends, **named, "box AP": float(self.boxes[0]), "images": float(self.images)}
+
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        of_masks = {name: (float(low), float(high)) for name, (low, high) in zip(MEASURES, self.mask_interval)}
+        low, high = self.box_interval[0]
+        return {**of_masks, "box AP": (float(low), float(high))}
 
 
 def evaluate_dense(

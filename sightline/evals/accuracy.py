@@ -13,7 +13,7 @@ from torch import Tensor
 from sightline.data.datasets import Dataset
 from sightline.data.quality.sheet import labeled_sheet
 from sightline.evals.extraction import check_model, describe, each_batch
-from sightline.evals.interval import wilson
+from sightline.evals.interval import Ends, image_groups, known_ends, over_groups, wilson
 from sightline.evals.multilabel import MultiLabel, score_labels
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
@@ -49,6 +49,8 @@ class Classification(Result):
     bins: NDArray[np.float64]  # (15, 3): mean confidence, accuracy, share of images; NaN, NaN, 0 for an empty bin
     # (up to 24, 4): image, label, prediction and its probability, the most confident mistakes first
     mistakes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))  # (groups of images, 3): mean per
+    # class, loss and calibration error without each group
 
     def confusion(self) -> NDArray[np.int64]:
         """The square matrix: row = label, column = prediction."""
@@ -71,6 +73,14 @@ class Classification(Result):
             "calibration error": self.calibration_error,
             "images": float(self.counts.sum()),
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        n, numbers = int(self.counts.sum()), self.summary()
+        found = {"top-1": self.interval, "top-5": wilson(round(self.top5 * n), n)}
+        for i, name in enumerate(("mean per class", "cross-entropy", "calibration error")):
+            most = np.inf if name == "cross-entropy" else 1.0
+            found[name] = over_groups(float, (np.array(numbers[name]), self.replicates[:, i]), least=0.0, most=most)
+        return known_ends(found)
 
 
 def score(
@@ -109,6 +119,7 @@ def score(
     counts = np.bincount(y, minlength=k)
     hits = np.bincount(y[guess == y], minlength=k)
     ece, bins = calibration(probability.max(1), guess == y)
+    loss = np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - own[:, 0]
     pairs, often = np.unique(y * k + guess, return_counts=True)
     return Classification(
         title="Accuracy",
@@ -122,11 +133,28 @@ def score(
         per_class=hits / np.where(counts > 0, counts, np.nan),
         counts=counts,
         pairs=np.stack([pairs // k, pairs % k, often], axis=1),
-        loss=float(np.mean(np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - own[:, 0])),
+        loss=float(np.mean(loss)),
         calibration_error=ece,
         bins=bins,
         mistakes=worst_mistakes(probability, y),
+        replicates=_without_groups(y, guess == y, loss, probability.max(1)),
     )
+
+
+def _without_groups(
+    labels: NDArray[np.int64], right: NDArray[np.bool_], loss: NDArray[np.float64], sure: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Mean accuracy of a class, mean loss and calibration error without each group of images."""
+    if len(labels) < 2:
+        return np.zeros((0, 3))
+    group, rows = image_groups(len(labels)), []
+    for g in range(group.max() + 1):
+        left = group != g
+        counts = np.bincount(labels[left])
+        hits = np.bincount(labels[left], right[left])
+        rows.append(((hits / np.maximum(counts, 1))[counts > 0].mean(), loss[left].mean(),
+                     calibration(sure[left], right[left])[0]))  # fmt: skip
+    return np.array(rows)
 
 
 def worst_mistakes(probability: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

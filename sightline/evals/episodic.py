@@ -1,7 +1,7 @@
 """K-way N-shot episodes on classes that the model has never seen."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from sightline.evals.inputs import (
     single_labels,
     vectors,
 )
-from sightline.evals.interval import RepeatedAccuracy
+from sightline.evals.interval import Ends, RepeatedAccuracy, ends, image_groups, known_ends, over_groups
 from sightline.evals.probing.ridge import L2, Ridge, sign_targets
 from sightline.spec import Result
 
@@ -82,6 +82,8 @@ class Episodes(RepeatedAccuracy, Result):
     accuracy: NDArray[np.float64]  # (ways, shots, episodes)
     within: float  # mean cosine similarity of two images of one class
     between: float  # of two images of different classes
+    cosine_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))  # both without each group
+    # of images
 
     def summary(self) -> dict[str, float]:
         out: dict[str, float] = {}
@@ -91,6 +93,16 @@ class Episodes(RepeatedAccuracy, Result):
                 if np.isfinite(self.half_width[i, j]):
                     out[f"{k}-way {n}-shot ±"] = float(self.half_width[i, j])
         return {**out, "cosine within": self.within, "cosine between": self.between}
+
+    def intervals(self) -> dict[str, Ends]:
+        """Of accuracies over episodes, of cosines over images."""
+        cells = [(i, j) for i in range(len(self.ways)) for j in range(len(self.shots))]
+        names = (f"{self.ways[i]}-way {self.shots[j]}-shot" for i, j in cells)
+        found = {name: ends(float(self.mean[at]), float(self.half_width[at])) for name, at in zip(names, cells)}
+        for i, name in enumerate(("within", "between")):
+            part = np.array(getattr(self, name)), self.cosine_replicates[:, i]
+            found[f"cosine {name}"] = over_groups(float, part, least=-1.0, most=1.0)
+        return known_ends(found)
 
 
 def episodes(
@@ -149,7 +161,14 @@ def episodes(
         accuracy=accuracy,
         within=within,
         between=between,
+        cosine_replicates=_without_groups(x, y),
     )
+
+
+def _without_groups(x: Tensor, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cosines within and between classes without each group of images."""
+    group = image_groups(len(labels))
+    return np.array([cosine_similarity(x[group != g], labels[group != g]) for g in range(group.max() + 1)])
 
 
 def _rows(x: Tensor, index: NDArray[np.int64]) -> Tensor:

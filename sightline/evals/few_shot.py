@@ -26,7 +26,7 @@ from sightline.evals.inputs import (
     used_classes,
     vectors,
 )
-from sightline.evals.interval import RepeatedAccuracy
+from sightline.evals.interval import Ends, RepeatedAccuracy, ends, known_ends
 from sightline.evals.probing.ridge import L2, SWEEP, Ridge, apply, best_l2, check_l2
 from sightline.spec import About, Result
 
@@ -60,6 +60,11 @@ class FewShot(RepeatedAccuracy, Result):
             if np.isfinite(half):
                 out[f"{shot}-shot ±"] = float(half)
         return out
+
+    def intervals(self) -> dict[str, Ends]:
+        """Over draws of the training images."""
+        rows = zip(self.shots, self.mean, self.half_width)
+        return known_ends({f"{s}-shot": ends(float(m), float(h), least=0.0, most=1.0) for s, m, h in rows if h > 0})
 
 
 def fewshot(

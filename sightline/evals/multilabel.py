@@ -1,14 +1,15 @@
 """Scores for several labels per image: average precision per class, and ReaL accuracy (top-1 in the label set)."""
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sightline.evals.interval import wilson
+from sightline.evals.interval import Ends, image_groups, known_ends, over_groups, wilson
 from sightline.spec import About, Result
 from sightline.untrusted import read_json
 
@@ -46,9 +47,14 @@ class MultiLabel(Result):
     mean_average_precision: float
     precision: NDArray[np.float64]  # average precision by class; NaN for a class without positive images
     classes: tuple[str, ...]
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # mAP without each group of images
 
     def summary(self) -> dict[str, float]:
         return {"top-1 in the set": self.top1, "mAP": self.mean_average_precision, "scored": float(self.scored)}
+
+    def intervals(self) -> dict[str, Ends]:
+        mean = over_groups(float, (np.array(self.mean_average_precision), self.replicates), least=0.0, most=1.0)
+        return known_ends({"top-1 in the set": wilson(round(self.top1 * self.scored), self.scored), "mAP": mean})
 
 
 def score_labels(
@@ -86,7 +92,17 @@ def score_labels(
         mean_average_precision=float(np.nanmean(precision)),
         precision=precision,
         classes=tuple(classes) if classes is not None else tuple(map(str, range(y.shape[1]))),
+        replicates=_without_groups(s, y),
     )
+
+
+def _without_groups(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """mAP without each group of images."""
+    group = image_groups(len(labels))
+    left = [group != g for g in range(group.max() + 1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # no label is left
+        return np.array([np.nanmean(average_precision(scores[rows], labels[rows])) for rows in left])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +121,9 @@ class ReaL(Result):
 
     def summary(self) -> dict[str, float]:
         return {"ReaL": self.accuracy, "scored": float(self.scored), "skipped": float(self.skipped)}
+
+    def intervals(self) -> dict[str, Ends]:
+        return known_ends({"ReaL": self.interval})
 
 
 def score_real(

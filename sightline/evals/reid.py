@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.inputs import Given, align_classes, as_features, check_finite, combine, single_labels
+from sightline.evals.interval import Ends, known_ends, of_mean, wilson
 from sightline.spec import Result
 
 Matching = Literal["whole", "patches"]
@@ -45,6 +46,12 @@ class Retrieval(Result):
             out["overlap with the object"] = self.overlap
             out["overlap by chance"] = float(self.overlap_by_chance or 0)
         return out
+
+    def intervals(self) -> dict[str, Ends]:
+        """Over queries, those that have a match in the gallery."""
+        n = int(np.isfinite(self.precision).sum())
+        ranks = {f"rank-{k}": wilson(round(self.cmc[k - 1] * n), n) for k in (1, 5, 10) if k <= len(self.cmc)}
+        return known_ends({**ranks, "mAP": of_mean(self.precision, least=0.0, most=1.0)})
 
 
 def retrieval(

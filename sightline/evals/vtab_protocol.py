@@ -1,7 +1,7 @@
 """The VTAB-1k protocol: 800 training and 200 validation images, all 1,000 for the final fit, and a test set."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sightline.data.named.suites import SuiteTask, suite
 from sightline.evals.extraction import describe, extract
 from sightline.evals.few_shot import l2_values
 from sightline.evals.inputs import check_train, vectors
+from sightline.evals.interval import NO_ENDS, Z95, Ends, ends, known_ends
 from sightline.evals.probing.ridge import Ridge, apply
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
@@ -40,6 +41,7 @@ class Vtab(Result):
     groups: tuple[str, ...]  # of each task
     accuracy: NDArray[np.float64]  # of each task
     complete: bool  # whether it covers every task of the suite
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # test images of each task
 
     @property
     def score(self) -> float:
@@ -55,6 +57,19 @@ class Vtab(Result):
     def summary(self) -> dict[str, float]:
         name = f"mean of {len(self.tasks)}" + ("" if self.complete else f" of {len(suite(self.suite))} tasks")
         return {name: self.score, **self.by_group}
+
+    def interval(self, tasks: NDArray[np.bool_] | None = None) -> Ends:
+        """95 % interval of the mean over some tasks, over their test images; the tasks are those of the suite."""
+        if len(self.counts) != len(self.accuracy):
+            return NO_ENDS
+        a, n = (x if tasks is None else x[tasks] for x in (self.accuracy, self.counts))
+        error = float(np.sqrt((a * (1 - a) / np.maximum(n - 1, 1)).sum()) / len(a))
+        return ends(float(a.mean()), Z95 * error, least=0.0, most=1.0)
+
+    def intervals(self) -> dict[str, Ends]:
+        of = np.array(self.groups)
+        each = [self.interval(), *(self.interval(of == g) for g in self.by_group)]
+        return known_ends(dict(zip(self.summary(), each)))
 
 
 def vtab_references() -> tuple[Vtab, ...]:
@@ -127,6 +142,7 @@ def vtab(
         groups=tuple(t.group for t in chosen),
         accuracy=np.array(accuracy, dtype=np.float64),
         complete=len(chosen) == len(every),
+        counts=np.array([len(splits[t.name]["test"]) for t in chosen]),
     )
 
 

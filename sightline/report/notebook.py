@@ -22,6 +22,7 @@ from sightline.training.run.folder import Run
 from sightline.views.drawing import draw
 from sightline.views.style import to_png
 from sightline.views.table import view_of
+from sightline.views.view import said
 
 THUMBNAILS, SIDE = 12, 96  # images of a dataset that are shown, and their side in pixels
 ROWS = 12  # of a table
@@ -39,11 +40,12 @@ def to_html(thing: Any) -> str:
 
 @to_html.register
 def _(result: Result) -> str:
+    ends = result.intervals()
     return render(
         title=result.title,
         figure=png(draw(result, title=False)),
         lead=view_of(result).sentence_of(result),
-        rows=[(name, number(float(value))) for name, value in result.summary().items()],
+        rows=[(name, said(float(value), ends.get(name), number)) for name, value in result.summary().items()],
         note=result.caption,
     )
 

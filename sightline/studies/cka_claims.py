@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.analysis.similarity.block_similarity import BlockSimilarity
-from sightline.analysis.similarity.cka import CKA
+from sightline.analysis.similarity.cka import CKA, corner
 from sightline.spec import ModelId
 from sightline.studies.effects import Effect, Part, State, known_mean, left_out, missing, over_images
 from sightline.studies.evidence import Evidence, Model, couples
@@ -55,12 +55,6 @@ def within(r: CKA) -> bool:
 def across(r: CKA) -> bool:
     """All layers of one model with all layers of another; not pooled features."""
     return len(r.about.models) == 2 and r.about.analysis != "cka-pooled"
-
-
-def corner(x: NDArray) -> float:
-    """Mean CKA of one layer of the lower with one of the upper half."""
-    half = len(x) // 2
-    return known_mean(x[:half, half:])
 
 
 def unevenness(x: NDArray) -> float:

@@ -1,20 +1,19 @@
 """Effects with intervals over training seeds or over images, and what many claims at once allow to be said."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.evals.interval import balanced_signs, t95
+from sightline.evals.interval import FEWEST_GROUPS, Part, error_over_groups, t95
 from sightline.spec import legible
 
 State = Literal["holds", "does not hold", "undecided"]
 SEEDS, IMAGES = "training seeds", "images"
 FEWEST_SEEDS = 3  # below, the interval of a t with one degree of freedom is 12.7 standard errors wide: it says nothing
-FEWEST_GROUPS = 4  # of images: with fewer the error's own error is larger than what it measures
 LEVEL = 0.05  # of all tests; intervals are of 1 - LEVEL
 
 
@@ -105,9 +104,6 @@ def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> NDArray[n
     return np.array([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], dtype=np.float64)
 
 
-Part = tuple[NDArray, NDArray]  # an array of a result, and the same without each group of images: (groups, *shape)
-
-
 def known_mean(x: NDArray) -> float:
     """Of the values that are numbers; NaN where there is none."""
     known = x[np.isfinite(x)]
@@ -134,31 +130,8 @@ def over_images(what: str, statistic: Callable[..., float], *parts: Part, step: 
     'holds'
     """
     value = float(statistic(*(whole for whole, _ in parts)))
-    counts = {len(left) for _, left in parts}
-    groups = counts.pop() if len(counts) == 1 else 0
-    if groups < FEWEST_GROUPS:
-        return Effect(what=what, value=value, low=math.nan, high=math.nan, **place)
-    again = np.array([statistic(*arrays) for arrays in zip(*(perturbed(*part) for part in parts))], dtype=np.float64)
-    error = float(np.sqrt(np.square(again - value).mean()))  # around the value: an extreme of noise is biased, too
-    return t_effect(what, value, max(error, step), groups - 1, **place)
-
-
-def perturbed(whole: NDArray, left: NDArray) -> Iterator[NDArray]:
-    """An array as other images of the same number could have given it, from what it is without each group of images.
-
-    G times the whole minus G - 1 times what it is without a group is that group's own value (Tukey's pseudo-value),
-    exact for means and to first order for CKA. Each draw moves the whole by plus or minus every group's deviation. The
-    signs are the rows of a Hadamard matrix and their opposites: for what is linear, the mean square of the draws is the
-    jackknife's variance to the last digit, without the noise of random draws. The jackknife itself is as good for what
-    is smooth. The path of best matches, a smallest distance or a rank are not: leaving out one group moves them by
-    nothing or by far, and the jackknife's interval covered 0.80 where such draws cover 0.95 (docs/log.md).
-    """
-    groups = len(left)
-    own = (groups - 1) * (left.mean(0) - left).reshape(groups, -1) / math.sqrt(groups * (groups - 1))
-    for signs in balanced_signs(groups):
-        move = (signs @ own).reshape(np.shape(whole))
-        yield whole + move
-        yield whole - move
+    error, freedom = error_over_groups(statistic, *parts, step=step)
+    return t_effect(what, value, error, freedom, **place)
 
 
 def against_nulls(what: str, value: float, nulls: NDArray, over: str, **place: Any) -> Effect:

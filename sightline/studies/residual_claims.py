@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.residual import ResidualRatios
+from sightline.analysis.residual import ResidualRatios, crossing, crossing_place
 from sightline.studies.effects import Effect, Part, known_mean, left_out, missing, over_images
 from sightline.studies.evidence import Evidence, Model, couples
 from sightline.studies.verdict import Assessment
@@ -35,13 +35,6 @@ def cosines(r: ResidualRatios, row: int) -> Part | None:
     return (r.cosine_sum if row == PATCH_COSINE else r.class_token[2]), r.replicates[:, row]
 
 
-def crossing(x: NDArray) -> int:
-    """How many values come before the one change of sign, from + to -, that fits a curve best; at least one on either
-    side."""
-    steps = np.cumsum(np.nan_to_num(x))
-    return int(np.argmax((2 * steps - steps[-1])[:-1])) + 1
-
-
 def once(x: NDArray) -> float:
     """1 where a curve changes its sign exactly once, from + to -; about 0 where it does so at random."""
     x = np.nan_to_num(x)
@@ -51,10 +44,7 @@ def once(x: NDArray) -> float:
 
 def depth_of(x: NDArray) -> float:
     """Relative depth of the change of sign, between two additions where the line between them is 0."""
-    at = crossing(x)
-    before, after = float(x[at - 1]), float(x[at])
-    part = before / (before - after) if before > 0 > after else 0.5
-    return float((at - 1 + part) / max(len(x) - 1, 1))
+    return crossing_place(x) / max(len(x) - 1, 1)
 
 
 def class_token_skips(e: Evidence) -> Iterator[Assessment]:

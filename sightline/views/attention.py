@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.attention.distance import AttentionDistance
-from sightline.analysis.attention.head_attention import HeadAttention
+from sightline.analysis.attention.distance import AttentionDistance, of_heads
+from sightline.analysis.attention.head_attention import OWN, PEAK, HeadAttention
 from sightline.analysis.attention.rollout import AttentionMaps
+from sightline.evals.interval import of_mean, over_groups
 from sightline.views.payload import compress, maps_on_images, plane, sprite
 from sightline.views.style import (
     COLORS,
@@ -23,7 +24,7 @@ from sightline.views.style import (
     spread_out,
     whole_numbers,
 )
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, said, whole
 
 IMAGES = 6  # that a figure shows
 
@@ -68,17 +69,23 @@ def distance_sentence(r: AttentionDistance) -> str:
     )
     if not known.size:
         return without.strip()
-    far = float((known > 2 / 3 * r.uniform).mean())
+    part = r.pixels, r.replicates
+    far = said(r.beyond(), over_groups(r.beyond, part, step=1 / known.size, least=0.0, most=1.0), percent)
     return (
-        f"The mean attention distance of the first block's heads is {_range(r.pixels[0])}, of the "
-        f"last block's {_range(r.pixels[-1])}; uniform attention would have {r.uniform:.0f}. "
-        f"In {percent(far)} of all heads it exceeds two thirds of that.{without}"
+        f"The mean attention distance of the first block's heads lies between {_range(r, 0)}, of the "
+        f"last block's between {_range(r, -1)}; uniform attention would have {r.uniform:.0f}. "
+        f"In {far} of all heads it exceeds two thirds of that.{without}"
     )
 
 
-def _range(pixels: NDArray) -> str:
-    known = pixels[np.isfinite(pixels)]
-    return f"{known.min():.0f} to {known.max():.0f} pixels" if known.size else "none"
+def _range(r: AttentionDistance, block: int) -> str:
+    """The most local and the most global head of a block, each with its interval over images."""
+
+    def one(what: Any) -> str:
+        ends = over_groups(lambda x: of_heads(what, x[block]), (r.pixels, r.replicates), least=0.0)
+        return said(of_heads(what, r.pixels[block]), ends, whole)
+
+    return f"{one(np.min)} and {one(np.max)} pixels"
 
 
 DISTANCE = View(
@@ -152,10 +159,8 @@ def _draw_head_maps(r: AttentionMaps, figure: Any) -> None:
 
 
 def maps_sentence(r: AttentionMaps) -> str:
-    share = r.maps / np.maximum(r.maps.sum((-1, -2), keepdims=True), 1e-12)
-    top = np.sort(share.reshape(*share.shape[:-2], -1), axis=-1)[..., ::-1]
-    tenth = max(1, top.shape[-1] // 10)
-    most = percent(float(top[..., :tenth].sum(-1).mean()))
+    each = r.top_tenth()
+    most = said(float(each.mean()), of_mean(each, least=0.0, most=1.0), percent)
     return f"The tenth of the patches with the most attention receives {most} of it."
 
 
@@ -210,11 +215,11 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
 
 
 def head_attention_sentence(r: HeadAttention) -> str:
-    own = r.summary()["heads that attend most to their own patch"]
+    numbers, ends = r.summary(), r.intervals()
+    own, most = (said(numbers[name], ends.get(name), percent) for name in (OWN, PEAK))
     n, blocks, heads = r.attention.shape[:3]
-    most = percent(float(r.peaks.mean()))
     return (
-        f"{blocks} blocks of {heads} heads on {n} image{'s' * (n > 1)}; {percent(own)} of the heads attend most to "
+        f"{blocks} blocks of {heads} heads on {n} image{'s' * (n > 1)}; {own} of the heads attend most to "
         f"their own patch, and the most attended patch receives {most} of the attention on average."
     )
 

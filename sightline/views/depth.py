@@ -9,8 +9,9 @@ from sightline.analysis.biases import InductiveBias
 from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
 from sightline.analysis.pca import FeaturePCA
 from sightline.analysis.receptive_fields import ReceptiveField
-from sightline.analysis.residual import ResidualRatios
+from sightline.analysis.residual import MEDIAN, TAKE_OVER, ResidualRatios
 from sightline.analysis.similarity.neighbors import NeighborSimilarity
+from sightline.evals.interval import over_groups
 from sightline.views.payload import compress, plane, sprite, tiles
 from sightline.views.style import (
     COLORS,
@@ -26,7 +27,21 @@ from sightline.views.style import (
     spread_out,
     whole_numbers,
 )
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent
+from sightline.views.view import (
+    RAGHU,
+    VIT,
+    Paper,
+    Payload,
+    Show,
+    View,
+    captions,
+    one_digit,
+    pair,
+    percent,
+    said,
+    two_digits,
+    whole,
+)
 
 FIELD = 96  # pixels along an axis of a receptive field on the page
 
@@ -54,11 +69,13 @@ def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
 
 
 def feature_pca_sentence(r: FeaturePCA) -> str:
-    first, last = r.summary().values()
+    ends, numbers = r.intervals(), r.summary()
+    first, last = numbers.values()
     way = "more" if last > first else "less"
+    before, after = (said(value, ends.get(name), inside=True) for name, value in numbers.items())
     return (
-        f"The cells of one image are {way} similar at the end (mean cosine {last:.2f}) than after the first block "
-        f"({first:.2f}); the components shown hold {percent(float(r.explained.min()))} of the variance or more."
+        f"The cells of one image are {way} similar at the end (mean cosine {after}) than after the first block "
+        f"({before}); the components shown hold {percent(float(r.explained.min()))} of the variance or more."
     )
 
 
@@ -123,10 +140,12 @@ def before_addition(r: ReceptiveField) -> bool:
 
 def receptive_sentence(r: ReceptiveField) -> str:
     width = r.maps.shape[2]
+    first, last = (said(float(r.radii[i, 0]), r.interval(i, 0), whole) for i in (0, -1))
+    own = [said(float(r.own[i]), r.interval(i, 2), percent) for i in (0, -1)]
     return (
-        f"Half of the mass lies within {r.radii[0, 0]:.0f} pixels of the token in the first block and within "
-        f"{r.radii[-1, 0]:.0f} in the last (the image is {width} wide); the token's own cell holds "
-        f"{percent(float(r.own[0]))} of it in the first block and {percent(float(r.own[-1]))} in the last."
+        f"Half of the mass lies within {first} pixels of the token in the first block and within "
+        f"{last} in the last (the image is {width} wide); the token's own cell holds "
+        f"{own[0]} of it in the first block and {own[1]} in the last."
     )
 
 
@@ -200,11 +219,19 @@ def residual_sentence(r: ResidualRatios) -> str:
         why = next(iter(r.reasons.values()), "no reason is known")
         return f"None of the {len(r.names)} additions has a ratio of skip to branch ({why})."
     i = int(np.nanargmax(r.ratio))
-    text = f"Skips carry {np.nanmedian(r.ratio):.1f} times what branches add (median), most at {r.names[i]}"
-    if np.isfinite(r.class_token[0]).any():
-        above = r.class_minus_patches() > 0
-        text += f"; the class token's ratio is above the patches' at {int(above.sum())} of {len(above)} additions"
-        text += f", last at addition {int(np.flatnonzero(above)[-1]) + 1}" if above.any() else ""
+    numbers, ends = r.summary(), r.intervals()
+    ratio = said(numbers[MEDIAN], ends.get(MEDIAN), one_digit)
+    most = said(float(r.ratio[i]), over_groups(lambda x: float(x[i]), r.part(0), least=0.0), one_digit)
+    text = f"Skips carry {ratio} times what branches add (median), {most} times at {r.names[i]}, the most"
+    if not r.has_class_token:
+        return text + "."
+    above = r.class_minus_patches() > 0
+    count = over_groups(lambda c, p: float((c > p).sum()), r.part(1), r.part(0), step=1.0, least=0, most=len(above))
+    many = said(float(above.sum()), count, whole)
+    text += f"; the class token's ratio is above the patches' at {many} of {len(above)} additions"
+    if np.isfinite(numbers[TAKE_OVER]):
+        at = said(numbers[TAKE_OVER], ends.get(TAKE_OVER), one_digit)
+        text += f", and falls below it at addition {at}"
     return text + "."
 
 
@@ -309,9 +336,11 @@ def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
 
 
 def neighbors_sentence(r: NeighborSimilarity) -> str:
+    ends = r.intervals()
+    near, far, other = (said(value, ends.get(name)) for name, value in r.summary().items())
     return (
-        f"The pixels of neighboring patches correlate at {r.by_distance[0, 1]:.2f}, those of the farthest at "
-        f"{r.by_distance[-1, 1]:.2f}, and those of patches of different images at {r.across:.2f}."
+        f"The pixels of neighboring patches correlate at {near}, those of the farthest at "
+        f"{far}, and those of patches of different images at {other}."
     )
 
 
@@ -335,10 +364,16 @@ def draw_inductive_bias(r: InductiveBias, ax: Any) -> None:
 
 
 def inductive_bias_sentence(r: InductiveBias) -> str:
+    ends, numbers = r.intervals(), r.summary()
+
+    def one(name: str, show: Show = two_digits) -> str:
+        return said(numbers[name], ends.get(name), show)
+
     return (
-        f"{percent(r.locality_first)} of the first block's receptive field lies within an eighth of the image, "
-        f"{percent(r.locality_last)} of the last block's; a shift by one cell leaves an equivariance error of "
-        f"{r.equivariance:.2f}, shuffling the patches changes the pooled features by {r.permutation_pooled:.2f}."
+        f"{one('locality of the first block', percent)} of the first block's receptive field lies within an eighth of "
+        f"the image, {one('locality of the last block', percent)} of the last block's; a shift by one cell leaves an "
+        f"equivariance error of {one('equivariance error')}, shuffling the patches changes the pooled features by "
+        f"{one('permutation error of pooled features')}."
     )
 
 

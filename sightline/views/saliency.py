@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from sightline.analysis.saliency.attribution import Attribution
 from sightline.analysis.saliency.faithfulness import ObjectMass
 from sightline.analysis.saliency.object_focus import ObjectFocus
@@ -14,7 +12,7 @@ from sightline.evals.interval import half_width
 from sightline.views.attention import draw_on_images
 from sightline.views.payload import maps_on_images
 from sightline.views.style import COLORS, PALE, finite
-from sightline.views.view import VIT, Paper, Payload, View, captions, pair, percent
+from sightline.views.view import VIT, Paper, Payload, View, captions, pair, percent, said
 
 ON_THE_OBJECT = "How much of a map lies on the object"
 CLASSES = 30  # whose bars fit; of more, the worst
@@ -38,16 +36,16 @@ def draw_attribution(r: Attribution, figure: Any) -> None:
 
 
 def attribution_sentence(r: Attribution) -> str:
-    gain = float((r.insertion - r.deletion).mean())
-    chance = float((r.insertion_random - r.deletion_random).mean())
+    numbers, ends = r.summary(), r.intervals()
+    names = "insertion minus deletion", "insertion minus deletion, random order", "agreement with scrambled weights"
+    gain, chance, same = (said(numbers[name], ends.get(name)) for name in names)
     more = (r.insertion - r.deletion) - (r.insertion_random - r.deletion_random)
     half, mean = float(half_width(more)), float(more.mean())
     verdict = f"the maps are {'better' if mean > half else 'worse' if -mean > half else 'no better'} than chance"
     verdict = verdict if math.isfinite(half) else "one image does not say whether the maps are better than chance"
-    same = float(np.nanmean(r.agreement_random_weights))
     return (
-        f"Insertion minus deletion is {gain:.2f}, against {chance:.2f} for a random order: {verdict}. "
-        f"With randomized weights the maps keep a rank correlation of {same:.2f}."
+        f"Insertion minus deletion is {gain}, against {chance} for a random order: {verdict}. "
+        f"With randomized weights the maps keep a rank correlation of {same}."
     )
 
 
@@ -84,9 +82,12 @@ def draw_object_mass(r: ObjectMass, ax: Any) -> None:
 
 
 def object_mass_sentence(r: ObjectMass) -> str:
+    numbers, ends = r.summary(), r.intervals()
+    names = "mass on the object", "area of the object", "images where mass exceeds area"
+    mass, area, more = (said(numbers[name], ends.get(name), percent) for name in names)
     return (
-        f"{percent(float(r.mass.mean()))} of the maps lies on the object, which covers {percent(float(r.area.mean()))} "
-        f"of the area; it is more than its share in {percent(float((r.mass > r.area).mean()))} of {len(r.mass)} images."
+        f"{mass} of the maps lies on the object, which covers {area} "
+        f"of the area; it is more than its share in {more} of {len(r.mass)} images."
     )
 
 
@@ -114,7 +115,8 @@ def draw_focus(r: ObjectFocus, ax: Any) -> None:
 def object_focus_sentence(r: ObjectFocus) -> str:
     gains = [(method, *r.gain(method)) for method in r.methods]
     listed = ", ".join(f"{m} {100 * g:+.1f} ± {100 * h:.1f} points" for m, g, h in gains)
-    return f"On the object beyond its share of the area ({percent(float(r.area.mean()))}): {listed}."
+    area = said(float(r.area.mean()), r.intervals().get("area of the object"), percent, inside=True)
+    return f"On the object beyond its share of the area ({area}): {listed}."
 
 
 OBJECT_FOCUS = View(
@@ -144,11 +146,17 @@ def segmentation_sentence(r: Segmentation) -> str:
 
 
 def detection_sentence(r: Detection) -> str:
-    low, high = r.mask_interval[0]
-    listed = ", ".join(f"{name} {value:.3f}" for name, value in zip(MEASURES[1:], r.masks[1:]) if math.isfinite(value))
+    ends = r.intervals()
+
+    def one(value: float, name: str) -> str:
+        return said(value, ends.get(name), lambda x: f"{x:.3f}", inside=True)
+
+    named = zip(MEASURES[1:], r.masks[1:].tolist())
+    listed = "; ".join(f"{name} {one(value, name)}" for name, value in named if math.isfinite(value))
+    low, high = ends["AP"]
     return (
         f"AP of masks {r.masks[0]:.3f}, 95 % interval {low:.3f} to {high:.3f} over {r.images:,} images ({listed}); "
-        f"of boxes {r.boxes[0]:.3f}."
+        f"of boxes {one(float(r.boxes[0]), 'box AP')}."
     )
 
 

@@ -18,7 +18,7 @@ from sightline.training.run.curves import Curves
 from sightline.views.measurements import published
 from sightline.views.payload import SIDE, heat_map
 from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
-from sightline.views.view import RAGHU, Paper, Payload, View, percent
+from sightline.views.view import RAGHU, Paper, Payload, View, one_digit, percent, points, said
 
 CLASSES = 12  # whose names and numbers fit a confusion matrix; of more, a figure shows the worst confusions
 
@@ -66,8 +66,11 @@ def draw_episodes(r: Episodes, ax: Any) -> None:
 
 def episodes_sentence(r: Episodes) -> str:
     low, high = np.unravel_index(r.mean.argmin(), r.mean.shape), np.unravel_index(r.mean.argmax(), r.mean.shape)
-    cells = [f"{r.ways[at[0]]}-way {r.shots[at[1]]}-shot ({100 * r.mean[at]:.1f} %)" for at in (low, high)]
-    return f"From {cells[0]} to {cells[1]}; cosine {r.within:.2f} within a class, {r.between:.2f} between classes."
+    ends = r.intervals()
+    names = [f"{r.ways[i]}-way {r.shots[j]}-shot" for i, j in (low, high)]
+    cells = [f"{n} ({said(float(r.mean[at]), ends.get(n), points, inside=True)})" for n, at in zip(names, (low, high))]
+    within, other = said(r.within, ends.get("cosine within")), said(r.between, ends.get("cosine between"))
+    return f"From {cells[0]} to {cells[1]}; cosine {within} within a class, {other} between classes."
 
 
 EPISODES = View(
@@ -88,9 +91,11 @@ def draw_layer_probes(r: LayerProbes, ax: Any) -> None:
 
 
 def layer_probes_sentence(r: LayerProbes) -> str:
-    ends = [row[np.isfinite(row)][-1] for row in r.accuracy]
-    order = np.argsort(ends)[::-1]
-    return "At the last block: " + ", ".join(f"{r.curves[i]} {100 * ends[i]:.1f} %" for i in order) + "."
+    last = [int(np.isfinite(row).sum()) - 1 for row in r.accuracy]
+    values = [float(row[at]) for row, at in zip(r.accuracy, last)]
+    order = np.argsort(values)[::-1]
+    parts = (f"{r.curves[i]} {said(values[i], r.interval(i, last[i]), points)}" for i in order)
+    return f"At the last block: {', '.join(parts)}."
 
 
 LAYER_PROBES = View(
@@ -123,7 +128,10 @@ def draw_probes(r: ProbeAccuracy, figure: Any) -> None:
 
 def probes_sentence(r: ProbeAccuracy) -> str:
     best = int(np.nanargmax(r.mean))
-    return f"The best layer is {r.layers[best]} ({100 * r.mean[best]:.1f} %); the last has {100 * r.mean[-1]:.1f} %."
+    top = said(float(r.mean[best]), r.interval(best), points, inside=True)
+    return (
+        f"The best layer is {r.layers[best]} ({top}); the last has {said(float(r.mean[-1]), r.interval(-1), points)}."
+    )
 
 
 PROBES = View(
@@ -171,11 +179,17 @@ def classification_sentence(r: Classification) -> str:
     wrong = r.confused(1)
     most = f"; the most frequent mistake is {wrong[0][1]} for {wrong[0][0]} ({wrong[0][2]} times)" if wrong else ""
     low, high = r.interval
-    top5 = f" Top-5 {100 * r.top5:.1f} %." if len(r.classes) > 5 else ""
+    ends = r.intervals()
+    top5 = f" Top-5 {said(r.top5, ends.get('top-5'), points)}." if len(r.classes) > 5 else ""
+    off = said(100 * r.calibration_error, _times_100(ends.get("calibration error")), one_digit)
     return (
         f"{100 * r.top1:.1f} % of {int(r.counts.sum()):,} images are right (95 % interval {100 * low:.1f} to "
-        f"{100 * high:.1f}){most}.{top5} Probabilities are off by {100 * r.calibration_error:.1f} points on average."
+        f"{100 * high:.1f}){most}.{top5} Probabilities are off by {off} points on average."
     )
+
+
+def _times_100(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if ends is None else (100 * ends[0], 100 * ends[1])
 
 
 def confusion_payload(r: Classification, room: int) -> Payload | None:
@@ -217,8 +231,9 @@ def draw_vtab(r: Vtab, ax: Any) -> None:
 
 
 def vtab_sentence(r: Vtab) -> str:
-    groups = ", ".join(f"{g} {100 * v:.1f} %" for g, v in r.by_group.items())
-    return f"Mean of {len(r.tasks)} tasks {100 * r.score:.1f} %: {groups}."
+    ends = r.intervals()
+    groups = ", ".join(f"{g} {said(v, ends.get(g), points)}" for g, v in r.by_group.items())
+    return f"Mean of {len(r.tasks)} tasks {said(r.score, r.interval(), points)}: {groups}."
 
 
 VTAB = View(
@@ -242,9 +257,10 @@ def draw_multilabel(r: MultiLabel, ax: Any) -> None:
 
 
 def multilabel_sentence(r: MultiLabel) -> str:
+    ends = r.intervals()
     return (
-        f"The top prediction is among the labels of {percent(r.top1)} of {r.scored} images; mAP "
-        f"{r.mean_average_precision:.2f}."
+        f"The top prediction is among the labels of {said(r.top1, ends.get('top-1 in the set'), percent)} of "
+        f"{r.scored} images; mAP {said(r.mean_average_precision, ends.get('mAP'))}."
     )
 
 
@@ -267,7 +283,7 @@ def draw_real(r: ReaL, ax: Any) -> None:
 
 
 def real_sentence(r: ReaL) -> str:
-    return f"{100 * r.accuracy:.1f} % of {r.scored:,} images are correct by the reassessed labels."
+    return f"{said(r.accuracy, r.interval, points)} of {r.scored:,} images are correct by the reassessed labels."
 
 
 REAL = View(
@@ -288,8 +304,10 @@ def draw_retrieval(r: Retrieval, ax: Any) -> None:
 
 
 def retrieval_sentence(r: Retrieval) -> str:
-    first = percent(float(r.cmc[0]))
-    return f"The first image is a match for {first} of the queries; mAP {np.nanmean(r.precision):.2f}."
+    ends = r.intervals()
+    first = said(float(r.cmc[0]), ends.get("rank-1"), percent)
+    mean = said(float(np.nanmean(r.precision)), ends.get("mAP"))
+    return f"The first image is a match for {first} of the queries; mAP {mean}."
 
 
 RETRIEVAL = View(

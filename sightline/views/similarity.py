@@ -8,12 +8,26 @@ import numpy as np
 from sightline.analysis.ablation import WhatIf
 from sightline.analysis.attention.head_subsets import HeadSubsets
 from sightline.analysis.similarity.block_similarity import BlockSimilarity
-from sightline.analysis.similarity.cka import CKA
+from sightline.analysis.similarity.cka import CKA, best_of_last
 from sightline.analysis.similarity.localization import Localization
+from sightline.analysis.similarity.pooling_comparison import BY_BLOCK as BY_BLOCK_STATISTICS
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
+from sightline.evals.interval import ends
 from sightline.views.payload import block_marks, heat_map, tiles
 from sightline.views.style import COLORS, bare, finite, heat, legend, lines, mosaic, nice_top, panels
-from sightline.views.view import RAGHU, Paper, Payload, View, counted, model_names, pair, percent
+from sightline.views.view import (
+    RAGHU,
+    Paper,
+    Payload,
+    Show,
+    View,
+    counted,
+    model_names,
+    pair,
+    percent,
+    said,
+    two_digits,
+)
 
 
 def draw_cka(r: CKA, ax: Any) -> None:
@@ -33,7 +47,9 @@ def cka_sentence(r: CKA) -> str:
 
 def _ways_sentence(r: CKA) -> str:
     """The mean of all pairs looked at in the other ways."""
-    means = [f"{np.nanmean(value):.2f} {name[5:]}" for name, value in other_ways(r).items() if np.isfinite(value).any()]
+    numbers, ends = r.summary(), r.intervals()
+    named = {name: name.replace("CKA", "mean") for name, value in other_ways(r).items() if np.isfinite(value).any()}
+    means = [f"{said(numbers[key], ends.get(key))} {name[5:]}" for name, key in named.items()]
     if not means:
         return ""
     known = r.p[np.isfinite(r.p)]
@@ -42,19 +58,25 @@ def _ways_sentence(r: CKA) -> str:
 
 
 def _printed_sentence(r: CKA) -> str:
-    s = r.similarity
+    s, numbers, known = r.similarity, r.summary(), r.intervals()
+    mean = said(numbers["mean"], known.get("mean"))
+
+    def cell(i: int, j: int) -> str:
+        return said(float(s[i, j]), ends(float(s[i, j]), float(r.band[i, j]), most=1.0), inside=True)
+
     if r.rows == r.columns and len(s) > 1:
-        half = len(s) // 2
-        i, j = np.unravel_index(np.nanargmin(s), s.shape)
+        i, j = (int(k) for k in np.unravel_index(np.nanargmin(s), s.shape))
+        halves = said(numbers["lower half to upper half"], known.get("lower half to upper half"))
         return (
-            f"Layers of the lower and the upper half have a mean CKA of {np.nanmean(s[:half, half:]):.2f} (all pairs: "
-            f"{np.nanmean(s):.2f}); {r.rows[i]} and {r.columns[j]} are the least similar ({s[i, j]:.2f})."
+            f"Layers of the lower and the upper half have a mean CKA of {halves}, all pairs one of "
+            f"{mean}; {r.rows[i]} and {r.columns[j]} are the least similar ({cell(i, j)})."
         )
     best = np.nan_to_num(s, nan=-np.inf).argmax(1)
     top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
+    last = said(best_of_last(s), known.get("best match, top row"))
     return (
-        f"{r.rows[top]} and {r.columns[best[top]]} are the most similar (CKA {s[top, best[top]]:.2f}); the mean of all "
-        f"pairs is {np.nanmean(s):.2f}, and the best match of the first model's last layer is {s[-1, best[-1]]:.2f}."
+        f"{r.rows[top]} and {r.columns[best[top]]} are the most similar (CKA {cell(top, int(best[top]))}); the mean of "
+        f"all pairs is {mean}, and the best match of the first model's last layer is {last}."
     )
 
 
@@ -128,11 +150,12 @@ def draw_heads(r: HeadSubsets, ax: Any) -> None:
 
 
 def heads_sentence(r: HeadSubsets) -> str:
-    near, far = r.similarity[0].mean(), r.similarity[-1].mean()
-    rho = r.summary()["rank correlation of CKA and distance, mean"]
+    numbers, ends = r.summary(), r.intervals()
+    names = "most local subset, mean CKA", "most global subset, mean CKA", "rank correlation of CKA and distance, mean"
+    near, far, rho = (said(numbers[name], ends.get(name)) for name in names)
     return (
-        f"The most local heads have a mean CKA of {near:.2f} with the CNN's lower layers, the most global {far:.2f}; "
-        f"the rank correlation with distance is {rho:.2f}."
+        f"The most local heads have a mean CKA of {near} with the CNN's lower layers, the most global {far}; "
+        f"the rank correlation with distance is {rho}."
     )
 
 
@@ -159,8 +182,11 @@ def draw_block_similarity(r: BlockSimilarity, ax: Any) -> None:
 
 
 def block_similarity_sentence(r: BlockSimilarity) -> str:
-    rows = [(name, row[np.isfinite(row)]) for name, row in zip(r.models, r.similarity)]
-    parts = [f"{name}: CKA {row[0]:.2f} in the first block, {row[-1]:.2f} in the last" for name, row in rows]
+    parts = []
+    for name, row, half in zip(r.models, r.similarity, r.band):
+        known = np.flatnonzero(np.isfinite(row))[[0, -1]]
+        first, last = (said(float(row[i]), ends(float(row[i]), float(half[i]), most=1.0)) for i in known)
+        parts.append(f"{name}: CKA {first} in the first block, {last} in the last")
     return "; ".join(parts) + "."
 
 
@@ -202,10 +228,11 @@ def what_if_sentence(r: WhatIf) -> str:
     known = math.isfinite(r.whole)
     values, what = (r.accuracy, "accuracy") if known else (r.agreement, "agreement with the whole model")
     i, j = int(np.nanargmin(values)), int(np.nanargmax(values))
-    start = f"The accuracy of the whole model is {percent(r.whole)}. " if known else ""
+    start = f"The accuracy of the whole model is {said(r.whole, r.share_interval(r.whole), percent)}. " if known else ""
+    most, least = (said(float(values[k]), r.share_interval(float(values[k])), percent, inside=True) for k in (i, j))
     return (
-        f"{start}Switching off {counted(r.off[i])} costs most ({what} {percent(float(values[i]))}), switching off "
-        f"{counted(r.off[j])} least ({percent(float(values[j]))})."
+        f"{start}Switching off {counted(r.off[i])} costs most ({what} {most}), switching off "
+        f"{counted(r.off[j])} least ({least})."
     )
 
 
@@ -261,11 +288,15 @@ def _frame(corner: tuple[float, float]) -> Any:
 
 def localization_sentence(r: Localization) -> str:
     s = r.summary()
-    hit, own = s["tokens most like their own patch"], s.get("CKA with the own patch, mean", math.nan)
-    others = s.get("CKA with other patches, mean", math.nan)
+    ends = r.intervals() if len(s) > 1 else {}
+
+    def one(name: str, show: Show = two_digits) -> str:
+        return said(s.get(name, math.nan), ends.get(name), show)
+
     return (
-        f"{percent(hit)} of the tokens of {r.layer} are most similar to their own input patch (chance "
-        f"{percent(1 / len(r.maps))}); the mean CKA is {own:.2f} with their own patch and {others:.2f} with the others."
+        f"{one('tokens most like their own patch', percent)} of the tokens of {r.layer} are most similar to their own "
+        f"input patch (chance {percent(1 / len(r.maps))}); the mean CKA is {one('CKA with the own patch, mean')} with "
+        f"their own patch and {one('CKA with other patches, mean')} with the others."
     )
 
 
@@ -300,11 +331,14 @@ def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
 
 
 def pooling_sentence(r: PoolingComparison) -> str:
-    half = max(1, len(r.by_block) // 2)
+    numbers, known = r.summary(), r.intervals()
+    low, last = (said(numbers[name], known.get(name)) for name in BY_BLOCK_STATISTICS)
+    halves = zip(r.own, r.own_half)
+    own = [said(float(x), ends(float(x), float(half), least=0.0, most=1.0), percent) for x, half in halves]
     return (
-        f"The two models have a CKA of {np.nanmean(r.by_block[:half]):.2f} in the lower half and {r.by_block[-1]:.2f} "
-        f"in the last block; {percent(float(r.own[0]))} of the tokens are most similar to their own patch with a class "
-        f"token, {percent(float(r.own[1]))} with average pooling."
+        f"The two models have a CKA of {low} in the lower half and {last} "
+        f"in the last block; {own[0]} of the tokens are most similar to their own patch with a class "
+        f"token, {own[1]} with average pooling."
     )
 
 

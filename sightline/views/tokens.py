@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sightline.analysis.tokens.logit_lens import LogitLens
 from sightline.analysis.tokens.outliers import OutlierTokens
-from sightline.analysis.tokens.patching import ActivationPatching
+from sightline.analysis.tokens.patching import TAKE_OVER, ActivationPatching
 from sightline.evals.interval import half_width, wilson
 from sightline.views.payload import film
 from sightline.views.style import (
@@ -27,7 +27,7 @@ from sightline.views.style import (
     panels,
     spread_out,
 )
-from sightline.views.view import Paper, Payload, View, captions, counted, pair, percent
+from sightline.views.view import Paper, Payload, Show, View, captions, counted, one_digit, pair, percent, said, whole
 
 FILMED = 8  # images of a film on the page
 MAPS = 7  # maps in a row of a figure
@@ -112,28 +112,27 @@ def relative_norm(r: OutlierTokens) -> NDArray[np.float64]:
 
 
 def outliers_sentence(r: OutlierTokens) -> str:
-    ratio = float((r.largest / np.maximum(r.typical, 1e-30)).max())
-    sink = int(r.sinks.argmax())
-    half = r.sinks_band[sink] if len(r.sinks_band) else np.nan
-    range_ = between(r.sinks[sink], half, lambda x: f"{x:.1f}")
-    ends = f"; in block {sink + 1}, {r.sinks[sink]:.1f} patches per image{range_} are attention sinks"
+    numbers, known = r.summary(), r.intervals()
+
+    def one(name: str, show: Show) -> str:
+        return said(numbers[name], known.get(name), show)
+
+    sinks = one("patches that are attention sinks, most", one_digit)
+    ends = f"; in block {int(r.sinks.argmax()) + 1}, {sinks} patches per image are attention sinks"
+    ratio = "largest norm over median norm, most"
     if not r.share.any():
         images = int(r.how.get("n", 0))
         rare = f" ({images} images: at most {percent(wilson(0, images)[1])} of such images have one)" if images else ""
         return (
-            f"No patch is an outlier{rare}: the largest norm is at most {ratio:.1f} times the median of its image on "
-            f"average{ends}."
+            f"No patch is an outlier{rare}: the largest norm is at most {one(ratio, one_digit)} times the "
+            f"median of its image on average{ends}."
         )
-    channel, share = r.top_channels(1)[0]
-    mass = r.mass[:, r.groups.index("outlier patches")]
-    half = r.norm_band[r.peak, 2] if len(r.norm_band) else np.nan
-    many = percent(float(r.share[r.peak])) + between(float(r.share[r.peak]), half, percent, most=1)
-    most = float(mass.max())
-    half = r.mass_band[mass.argmax(), r.groups.index("outlier patches")] if len(r.mass_band) else np.nan
+    many = one("share of patches that are outliers, most", percent)
     return (
         f"After {counted(r.places[r.peak])}, {many} of the patches are outliers, with up to "
-        f"{ratio:.0f} times the median norm; channel {channel} holds {percent(share)} of it, and they receive up to "
-        f"{percent(most)}{between(most, half, percent, most=1)} of the attention{ends}."
+        f"{one(ratio, whole)} times the median norm; channel {r.top_channels(1)[0][0]} holds "
+        f"{one('share of the largest channel', percent)} of it, and they receive up to "
+        f"{one('attention on outlier patches, most', percent)} of the attention{ends}."
     )
 
 
@@ -325,9 +324,19 @@ def patching_sentence(r: ActivationPatching) -> str:
         text += f"; of the heads, head {h + 1} of block {b + 1} restores most, {share}"
     if r.prefix.shape[2]:
         most = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
-        where = f"from {counted(r.places[most[0]])} on" if most.size else "nowhere"
+        where = f"from {counted(r.places[most[0]])} on{_first_place(r)}" if most.size else "nowhere"
         text += f"; the class token alone carries half of it {where}"
     return f"{text}. {r.passes:,} patched runs."
+
+
+def _first_place(r: ActivationPatching) -> str:
+    """The places between which the class token takes over, by the interval over pairs: a place counts once half of the
+    difference is reached there."""
+    found = r.intervals().get(TAKE_OVER)
+    if found is None:
+        return ""
+    first, last = (counted(r.places[int(end)]) for end in found)
+    return f" ({first} to {last})"
 
 
 def patching_payload(r: ActivationPatching, room: int) -> Payload:

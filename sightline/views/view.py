@@ -1,5 +1,6 @@
 """What a view is: heading, counterpart in the papers, sentence, drawing and widget of one kind of result."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,42 @@ def pair(r: Result) -> str:
 def percent(x: float) -> str:
     """A share in text."""
     return f"{100 * x:.0f} %" if abs(x) >= 0.1 or x == 0 else f"{100 * x:.1f} %"
+
+
+Show = Callable[[float], str]
+
+
+def two_digits(x: float) -> str:
+    """A number such as CKA in text."""
+    return f"{x:.2f}"
+
+
+def one_digit(x: float) -> str:
+    """A number such as a ratio in text."""
+    return f"{x:.1f}"
+
+
+def whole(x: float) -> str:
+    """A number such as a distance in pixels in text."""
+    return f"{x:.0f}"
+
+
+def points(x: float) -> str:
+    """An accuracy in text."""
+    return f"{100 * x:.1f} %"
+
+
+def said(value: float, ends: tuple[float, float] | None, show: Show = two_digits, *, inside: bool = False) -> str:
+    """A number with its 95 % interval, "0.71 (0.69 to 0.73)"; the number alone where it has none. `inside` of brackets
+    there is a comma instead.
+
+    >>> said(0.71, (0.69, 0.73)), said(0.5, None), said(0.5, (0.4, 0.6), inside=True)
+    ('0.71 (0.69 to 0.73)', '0.50', '0.50, 0.40 to 0.60')
+    """
+    if ends is None or not (math.isfinite(ends[0]) and math.isfinite(ends[1])):
+        return show(value)
+    range_ = f"{show(ends[0])} to {show(ends[1])}"
+    return f"{show(value)}, {range_}" if inside else f"{show(value)} ({range_})"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """`sl.attention_distance`: how far each head of each block looks, over many images."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.analysis.attention.statistics import cell_distances
+from sightline.evals.interval import Ends, intervals_of, known_ends, over_groups
 from sightline.observe.attention import attention_probs
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
@@ -50,6 +52,8 @@ class AttentionDistance(Result):
     # on which the head has no distance
     replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, blocks,
     # heads): `pixels` without each group
+    mass_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # the same of
+    # `prefix_mass`
 
     @property
     def fraction(self) -> NDArray[np.float64]:
@@ -72,25 +76,39 @@ class AttentionDistance(Result):
         return [(b, np.sort(self.pixels[b][np.isfinite(self.pixels[b])]).tolist()) for b in chosen]
 
     def summary(self) -> dict[str, float]:
-        low, high, half = self.pixels[:2], self.pixels[-2:], len(self.pixels) // 2
-        numbers = {
-            "lowest block, most local head": _of(np.min, self.pixels[0]),
-            "lowest block, most global head": _of(np.max, self.pixels[0]),
-            "two lowest blocks, most local head": _of(np.min, low),
-            "two highest blocks, most local head": _of(np.min, high),
-            "lower half, mean": _of(np.mean, self.pixels[: max(1, half)]),
-            "upper half, mean": _of(np.mean, self.pixels[half:]),
-            "uniform attention": self.uniform,
-            "attention on prefix tokens, mean": float(self.prefix_mass.mean()),
-        }
+        numbers = {name: statistic(self.pixels) for name, statistic in STATISTICS.items()}
+        numbers |= {"uniform attention": self.uniform, SPENT: float(self.prefix_mass.mean())}
         none = int(np.isnan(self.pixels).sum())
         return numbers | {"heads without a distance": float(none)} if none else numbers
 
+    def intervals(self) -> dict[str, Ends]:
+        spent = over_groups(np.mean, (self.prefix_mass, self.mass_replicates), least=0.0, most=1.0)
+        return intervals_of(STATISTICS, (self.pixels, self.replicates), least=0.0) | known_ends({SPENT: spent})
 
-def _of(what: Any, values: NDArray[np.float64]) -> float:
+    def beyond(self, pixels: NDArray[np.float64] | None = None) -> float:
+        """The share of heads whose distance exceeds two thirds of that of uniform attention."""
+        return float(np.mean(_known(self.pixels if pixels is None else pixels) > 2 / 3 * self.uniform))
+
+
+def _known(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[np.isfinite(values)]
+
+
+def of_heads(what: Any, values: NDArray[np.float64]) -> float:
     """Of the heads that have a distance; NaN where none has."""
-    known = values[np.isfinite(values)]
+    known = _known(values)
     return float(what(known)) if known.size else float("nan")
+
+
+SPENT = "attention on prefix tokens, mean"
+STATISTICS: dict[str, Callable[[NDArray[np.float64]], float]] = {
+    "lowest block, most local head": lambda x: of_heads(np.min, x[0]),
+    "lowest block, most global head": lambda x: of_heads(np.max, x[0]),
+    "two lowest blocks, most local head": lambda x: of_heads(np.min, x[:2]),
+    "two highest blocks, most local head": lambda x: of_heads(np.min, x[-2:]),
+    "lower half, mean": lambda x: of_heads(np.mean, x[: max(1, len(x) // 2)]),
+    "upper half, mean": lambda x: of_heads(np.mean, x[len(x) // 2 :]),
+}
 
 
 def attention_distance(
@@ -115,6 +133,7 @@ def attention_distance(
             sums.groups = torch.from_numpy(groups(made.index))
             s.model(made.images[0])
             sums.images += len(made)
+            sums.members.index_add_(0, sums.groups, torch.ones(len(made)))
     how = {"n": sums.images, "batch": batch, "seed": seed, "proof": taps.proof, "groups": groups.count}
     return _result(s, sums, how, images.about(s))
 
@@ -124,6 +143,7 @@ class HeadSums:
 
     def __init__(self, s: ObservedModel, count: int):
         self.target, self.images, self.count = s, 0, count
+        self.members = torch.zeros(count)  # images of each group
         self.groups = torch.zeros(0, dtype=torch.long)  # of the images of the current batch
         self.cells = cell_distances(s.grid, s.patch)
         self.total: dict[int, Tensor] = {}  # block: (groups, measures, heads)
@@ -161,6 +181,8 @@ def _result(s: ObservedModel, sums: HeadSums, how: dict[str, Any], about: About)
     near, square = total[0] / total[2], total[1] / total[2]  # NaN where no image gives a distance
     error = ((square - near.square()).clamp(min=0) / (total[2] - 1).clamp(min=1)).sqrt()
     left = (total[0] - groups[:, 0]) / (total[2] - groups[:, 2])
+    count = sums.members.double()
+    mass = (total[4] - groups[:, 4]) / (sums.images - count).clamp(min=1)[:, None, None]
     none = int(near.isnan().sum())
     without = (
         f" {none} of {near.numel()} heads spend all attention on prefix tokens and have no distance." if none else ""
@@ -181,6 +203,7 @@ def _result(s: ObservedModel, sums: HeadSums, how: dict[str, Any], about: About)
         error=error.numpy(),
         missing=1 - mean[2].numpy(),
         replicates=left.numpy(),
+        mass_replicates=mass.numpy() if len(mass) > 1 else np.zeros((0, *near.shape)),
         uniform=uniform,
         image_size=s.image.size,
         grid=s.grid,

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import Ends, known_ends, of_mean, over_groups, without_each
 from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
 from sightline.observe.images import Data, ImageSource
@@ -43,12 +44,26 @@ class HeadAttention(Result):
         return np.asarray(share * self.peaks[image, block, head, query], dtype=np.float64)
 
     def summary(self) -> dict[str, float]:
+        return {OWN: _most_own(self._own().mean(0)), PEAK: float(self.peaks.mean())}
+
+    def intervals(self) -> dict[str, Ends]:
+        own = self._own()
+        part, one = (own.mean(0), without_each(own)), 1 / own[0].size
+        peaks = of_mean(self.peaks.mean((1, 2, 3)), least=0.0, most=1.0)
+        return known_ends({OWN: over_groups(_most_own, part, step=one, least=0.0, most=1.0), PEAK: peaks})
+
+    def _own(self) -> NDArray[np.float64]:
+        """(images, blocks, heads): the share of the patches that attend most to themselves."""
         own = self.attention[:, :, :, self.prefix :].argmax(-1) == np.arange(self.grid[0] * self.grid[1])
-        each = own.mean((0, 3))
-        return {
-            "heads that attend most to their own patch": float((each > 0.5).mean()),
-            "largest share of one patch, mean": float(self.peaks.mean()),
-        }
+        return np.asarray(own.mean(3))
+
+
+OWN, PEAK = "heads that attend most to their own patch", "largest share of one patch, mean"
+
+
+def _most_own(shares: NDArray) -> float:
+    """The share of heads in which more than half of the patches attend most to themselves."""
+    return float((shares > 0.5).mean())
 
 
 def head_attention(model: Model, data: Data, *, n: int = 4, seed: int = 0) -> HeadAttention:

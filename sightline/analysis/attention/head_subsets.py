@@ -13,7 +13,7 @@ from sightline.analysis.embeddings import spearman
 from sightline.analysis.similarity.grams import SMALLEST, Grams, Watch
 from sightline.analysis.similarity.measures import gram
 from sightline.analysis.similarity.sums import PRINTED, Sums
-from sightline.evals.interval import jackknife
+from sightline.evals.interval import Ends, jackknife, known_ends, over_groups
 from sightline.models.taps import record
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
@@ -62,6 +62,19 @@ class HeadSubsets(Result):
         value = float(np.mean(self.ranks()))
         half = float(jackknife(np.array([np.mean(self._ranks(left)) for left in self.replicates])))
         return max(value - half, -1.0), min(value + half, 1.0)
+
+    def mean_interval(self, row: int) -> Ends:
+        """95 % interval over images of the mean CKA of one subset with the layers of the CNN."""
+        return over_groups(lambda s: float(s[row].mean()), (self.similarity, self.replicates), most=1.0)
+
+    def intervals(self) -> dict[str, Ends]:
+        return known_ends(
+            {
+                "rank correlation of CKA and distance, mean": self.interval(),
+                "most local subset, mean CKA": self.mean_interval(0),
+                "most global subset, mean CKA": self.mean_interval(-1),
+            }
+        )
 
     def summary(self) -> dict[str, float]:
         low, high = self.interval()

@@ -5,6 +5,7 @@ sees; the probabilities alone say that, up to a constant of each row, so it work
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.analysis.attention.head_attention import join
-from sightline.evals.interval import jackknife
+from sightline.evals.interval import Ends, ends, intervals_of, jackknife, known_ends
 from sightline.observe.attention import attention_probs
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource, thumbnails
@@ -79,16 +80,24 @@ class PositionContent(Result):
         return int(block), int(head)
 
     def summary(self) -> dict[str, float]:
-        each, half = self.by_block(), self.total.shape[0] // 2
-        return {
-            "position, first block": float(each[0, 0]),
-            "position, last block": float(each[0, -1]),
-            "position, lower half": float(each[0, : max(half, 1)].mean()),
-            "position, upper half": float(each[0, half:].mean()),
-            "key content, mean": float(each[1].mean()),
-            "pair content, mean": float(each[2].mean()),
-            "largest share of position in one head": float(self.share[0][self.most_positional()]),
-        }
+        numbers = {name: statistic(self.by_block()) for name, statistic in STATISTICS.items()}
+        return numbers | {MOST: float(self.share[0][self.most_positional()])}
+
+    def intervals(self) -> dict[str, Ends]:
+        left = np.array([_by_block(e) for e in self.replicates]).reshape(-1, *self.energy.shape[:2])
+        most = ends(float(self.share[0][self.most_positional()]), float(self.head_band()[0][self.most_positional()]))
+        return intervals_of(STATISTICS, (self.by_block(), left), least=0.0, most=1.0) | known_ends({MOST: most})
+
+
+MOST = "largest share of position in one head"
+STATISTICS: dict[str, Callable[[NDArray], float]] = {  # of shares by block
+    "position, first block": lambda each: float(each[0, 0]),
+    "position, last block": lambda each: float(each[0, -1]),
+    "position, lower half": lambda each: float(each[0, : max(each.shape[1] // 2, 1)].mean()),
+    "position, upper half": lambda each: float(each[0, each.shape[1] // 2 :].mean()),
+    "key content, mean": lambda each: float(each[1].mean()),
+    "pair content, mean": lambda each: float(each[2].mean()),
+}
 
 
 def _by_block(energy: NDArray[np.float64]) -> NDArray[np.float64]:

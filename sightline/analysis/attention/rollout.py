@@ -10,6 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import Ends, known_ends, of_mean
 from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
 from sightline.observe.images import Data, ImageSource
@@ -35,6 +36,18 @@ class AttentionMaps(Result):
         mass = self.maps.sum((-1, -2))
         peak = self.maps.max((-1, -2))
         return {"mass on patches": float(mass.mean()), "largest share of one patch": float((peak / mass).mean())}
+
+    def intervals(self) -> dict[str, Ends]:
+        mass, peak = self.maps.sum((-1, -2)), self.maps.max((-1, -2))
+        each = {"mass on patches": mass, "largest share of one patch": peak / mass}
+        return known_ends({k: of_mean(v.reshape(len(v), -1).mean(1), least=0.0) for k, v in each.items()})
+
+    def top_tenth(self) -> NDArray[np.float64]:
+        """(images,): the share of a map's attention that the tenth of the patches with the most of it receives."""
+        share = self.maps / np.maximum(self.maps.sum((-1, -2), keepdims=True), 1e-12)
+        top = np.sort(share.reshape(*share.shape[:-2], -1), axis=-1)[..., ::-1]
+        most = top[..., : max(1, top.shape[-1] // 10)].sum(-1)
+        return np.asarray(most.reshape(len(most), -1).mean(1), dtype=np.float64)
 
 
 def one_layer(mean: Float[Tensor, "b n n"], *, identity: bool) -> Float[Tensor, "b n n"]:

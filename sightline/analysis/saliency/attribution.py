@@ -12,6 +12,7 @@ from torch import Tensor
 from sightline.analysis.attention.rollout import from_head, rollout_of
 from sightline.analysis.saliency.cam import cam_layer, grad_cam
 from sightline.analysis.saliency.faithfulness import curves, randomized_copy, rank_agreement
+from sightline.evals.interval import Ends, known_ends, of_mean
 from sightline.evals.prediction import noting_predictions
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
@@ -56,6 +57,16 @@ class Attribution(Result):
             "insertion minus deletion, random order": float((self.insertion_random - self.deletion_random).mean()),
             "agreement with scrambled weights": _mean(self.agreement_random_weights),
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        each = {
+            "deletion": self.deletion,
+            "insertion": self.insertion,
+            "insertion minus deletion": self.insertion - self.deletion,
+            "insertion minus deletion, random order": self.insertion_random - self.deletion_random,
+            "agreement with scrambled weights": self.agreement_random_weights,
+        }
+        return known_ends({name: of_mean(values, least=-1.0, most=1.0) for name, values in each.items()})
 
 
 def _mean(values: NDArray[np.float64]) -> float:

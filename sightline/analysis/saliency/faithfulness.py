@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sightline.analysis.embeddings import spearman
+from sightline.evals.interval import Ends, known_ends, of_mean, over_groups, wilson, without_each
 from sightline.observe.model import ObservedModel
 from sightline.sharing import digest, shared
 from sightline.spec import Result
@@ -106,6 +107,17 @@ class ObjectMass(Result):
             "mass over area": float(self.mass.mean() / self.area.mean()),
             "images where mass exceeds area": float((self.mass > self.area).mean()),
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        both = np.stack([self.mass, self.area], 1)
+        return known_ends(
+            {
+                "mass on the object": of_mean(self.mass, least=0.0, most=1.0),
+                "area of the object": of_mean(self.area, least=0.0, most=1.0),
+                "mass over area": over_groups(lambda x: x[0] / x[1], (both.mean(0), without_each(both)), least=0.0),
+                "images where mass exceeds area": wilson(int((self.mass > self.area).sum()), len(self.mass)),
+            }
+        )
 
 
 def object_mass(maps: Float[Any, "b i j"], masks: Bool[Any, "b y x"]) -> ObjectMass:

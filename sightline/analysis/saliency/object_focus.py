@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.analysis.saliency.attribution import METHODS, Method, attribution_maps, check_method
 from sightline.data.datasets import Dataset
 from sightline.evals.ground_truth import scene_masks
-from sightline.evals.interval import half_width
+from sightline.evals.interval import Ends, ends, half_width, known_ends, of_mean
 from sightline.observe.images import ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.spec import Result
@@ -46,6 +46,10 @@ class ObjectFocus(Result):
             numbers[f"{method}: mass minus area"] = round(mean, 12)
             numbers[f"{method}: half of its 95 % interval"] = half
         return numbers | {"area of the object": float(self.area.mean())}
+
+    def intervals(self) -> dict[str, Ends]:
+        gains = {f"{method}: mass minus area": ends(*self.gain(method)) for method in self.methods}
+        return known_ends({**gains, "area of the object": of_mean(self.area, least=0.0, most=1.0)})
 
 
 def object_focus(

@@ -1,6 +1,6 @@
 """What data, size or fine-tuning change: CKA by block against one reference model (Raghu et al., figures 12, G)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sightline.analysis.similarity.cka import cka
 from sightline.data.datasets import Dataset
+from sightline.evals.interval import Ends, intervals_of
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, observe
 from sightline.observe.provenance import parameter_count, training_of, what_varies
@@ -37,15 +38,27 @@ class BlockSimilarity(Result):
     # blocks): the same without each group
 
     def summary(self) -> dict[str, float]:
-        numbers = {}
-        for name, row in zip(self.models, self.similarity):
-            row = row[np.isfinite(row)]
-            half = max(1, len(row) // 2)
-            numbers[f"{name}: mean"] = float(row.mean())
-            numbers[f"{name}: lower half minus upper half"] = (
-                float(row[:half].mean() - row[half:].mean()) if len(row) > 1 else 0.0
-            )
-        return numbers
+        rows = zip(self.models, self.similarity)
+        return {f"{name}: {what}": statistic(row) for name, row in rows for what, statistic in STATISTICS.items()}
+
+    def intervals(self) -> dict[str, Ends]:
+        found: dict[str, Ends] = {}
+        for i, (name, row) in enumerate(zip(self.models, self.similarity)):
+            left = self.replicates[:, i] if len(self.replicates) else np.zeros((0, *row.shape))
+            found |= intervals_of({f"{name}: {what}": f for what, f in STATISTICS.items()}, (row, left))
+        return found
+
+
+def _fall(row: NDArray) -> float:
+    row = row[np.isfinite(row)]
+    half = max(1, len(row) // 2)
+    return float(row[:half].mean() - row[half:].mean()) if len(row) > 1 else 0.0
+
+
+STATISTICS: dict[str, Callable[[NDArray], float]] = {
+    "mean": lambda row: float(row[np.isfinite(row)].mean()),
+    "lower half minus upper half": _fall,
+}
 
 
 def block_similarity(

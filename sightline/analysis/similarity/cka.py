@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -14,7 +14,7 @@ from sightline.analysis.similarity.grams import NEIGHBORS, SMALLEST, Watch
 from sightline.analysis.similarity.measures import Metric, check_metric
 from sightline.analysis.similarity.sums import CALIBRATED, LEAN, PRINTED, UNTRAINED, WAYS, WITHIN, Sums
 from sightline.analysis.similarity.ways import OUTLIERS, PERMUTATIONS
-from sightline.evals.interval import jackknife
+from sightline.evals.interval import Ends, jackknife, known_ends, over_groups
 from sightline.models.taps import paths
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Batch, Data, ImageSource
@@ -64,6 +64,7 @@ class CKA(Result):
     values: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (ways, rows, columns)
     # (printed and ways, groups of images, rows, columns): the same without each group
     replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
+    knn_replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # of `knn`
     # (rows, columns): one-sided, of the printed value among permuted ones; mean and spread of CKA under permuted images
     p: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     null_mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
@@ -91,11 +92,11 @@ class CKA(Result):
         Results on the same images have the same groups. Empty where a file holds none.
         """
         self.way(way)
-        if not self.replicates.size:
+        plane = 0 if way == CALIBRATED else (PRINTED, *self.ways).index(way)
+        if plane >= len(self.replicates):
             return np.zeros((0, *self.similarity.shape))
-        if way == CALIBRATED:
-            return self._calibrate(self.replicates[0].astype(np.float64))
-        return self.replicates[(PRINTED, *self.ways).index(way)].astype(np.float64)
+        left = self.replicates[plane].astype(np.float64)
+        return self._calibrate(left) if way == CALIBRATED else left
 
     def summary(self) -> dict[str, float]:
         """The mean, and within one model how alike the lower and the upper half of its layers are (C1)."""
@@ -104,12 +105,24 @@ class CKA(Result):
         numbers |= {f"mean, {way}": _mean(self.way(way)) for way in WAYS[1:] if self.has(way)}
         if self.p.size:
             numbers["share of pairs with p of at most 0.05"] = float(np.mean(self.p[np.isfinite(self.p)] <= 0.05))
+        return numbers | {name: statistic(s) for name, statistic in self._more().items()}
+
+    def _more(self) -> dict[str, Callable[[NDArray], float]]:
+        """Statistics that only a comparison within one model, or only one of two models, has."""
         if self.rows == self.columns:
-            half = len(s) // 2
-            numbers["lower half to upper half"] = _mean(s[:half, half:])
-        else:
-            numbers |= {"best match, mean over rows": _mean(_best(s)), "best match, top row": float(_best(s)[-1])}
-        return numbers
+            return {"lower half to upper half": corner}
+        return {"best match, mean over rows": lambda s: _mean(_best(s)), "best match, top row": best_of_last}
+
+    def interval(self, statistic: Callable[[NDArray], float], way: str = PRINTED) -> Ends:
+        """95 % interval over images of a statistic of the heat map in one of the ways."""
+        return over_groups(statistic, (self.way(way), self.replicates_of(way)), least=-1.0, most=1.0)
+
+    def intervals(self) -> dict[str, Ends]:
+        statistics: dict[str, Callable[[NDArray], float]] = {"mean": _mean, **self._more()}
+        found = {name: self.interval(statistic) for name, statistic in statistics.items()}
+        found |= {f"mean, {way}": self.interval(_mean, way) for way in WAYS[1:] if self.has(way)}
+        found["mean mutual kNN"] = over_groups(_mean, (self.knn, self.knn_replicates), least=0.0, most=1.0)
+        return known_ends(found)
 
 
 def _mean(x: NDArray) -> float:
@@ -122,6 +135,17 @@ def _most(x: NDArray) -> float:
 
 def _best(x: NDArray) -> NDArray:
     return np.where(np.isnan(x).all(1), np.nan, np.nan_to_num(x, nan=-np.inf).max(1))
+
+
+def corner(s: NDArray) -> float:
+    """Mean CKA of the layers of the lower half with those of the upper half."""
+    half = len(s) // 2
+    return _mean(s[:half, half:])
+
+
+def best_of_last(s: NDArray) -> float:
+    """CKA of the last row's best match."""
+    return float(_best(s)[-1])
 
 
 def cka(
@@ -288,6 +312,7 @@ def _result(whats: list[Watch], runs: list[Sums], how: dict[str, Any], about: Ab
         ways=tuple(kept[1:]),
         values=values[1:],
         replicates=left.astype(np.float32),
+        knn_replicates=np.mean([r.knn_without_groups().numpy() for r in runs], axis=0).astype(np.float32),
         **calibration(runs[0]),
     )
 

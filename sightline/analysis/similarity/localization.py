@@ -1,6 +1,7 @@
 """Which input patch each token of a layer still knows: CKA of tokens with patches (Raghu et al., figures 9, 10)."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from sightline.analysis.similarity.grams import SMALLEST
 from sightline.analysis.similarity.measures import u_center
 from sightline.analysis.similarity.sums import PairSums
+from sightline.evals.interval import Ends, known_ends, over_groups
 from sightline.models.taps import record
 from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
@@ -61,21 +63,46 @@ class Localization(Result):
 
     def summary(self) -> dict[str, float]:
         """Own-position scores: how often the best patch is the own one, and by how much it stands out (C14)."""
-        flat = self.maps.reshape(len(self.maps), -1)
-        known = np.isfinite(flat).all(1)
-        if not known.any():
+        if not np.isfinite(self.maps.reshape(len(self.maps), -1)).all(1).any():
             return {"tokens most like their own patch": float("nan")}
-        hit = (np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat)))[known]
-        inside = np.zeros(self.grid, dtype=bool)
-        inside[1:-1, 1:-1] = True
-        inner = inside.flatten()[known]
-        others = (flat.sum(1) - self.own()) / max(flat.shape[1] - 1, 1)
-        return {
-            "tokens most like their own patch": float(hit.mean()),
-            "interior tokens most like their own patch": float(hit[inner].mean()) if inner.any() else float("nan"),
-            "CKA with the own patch, mean": float(self.own()[known].mean()),
-            "CKA with other patches, mean": float(others[known].mean()),
-        }
+        return {name: statistic(self.maps) for name, statistic in STATISTICS.items()}
+
+    def intervals(self) -> dict[str, Ends]:
+        part = self.maps, np.asarray(self.replicates, dtype=np.float64)
+        one = 1 / len(self.maps)  # the least that a share of tokens can change by
+        shares = {n: over_groups(f, part, step=one, least=0, most=1) for n, f in STATISTICS.items() if "tokens" in n}
+        means = {n: over_groups(f, part, least=-1.0, most=1.0) for n, f in STATISTICS.items() if "tokens" not in n}
+        return known_ends(shares | means)
+
+
+def _own(maps: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Of each token that has a map: whether its own patch is the best, the CKA with it, and the mean of the others."""
+    flat = maps.reshape(len(maps), -1)
+    known = np.isfinite(flat).all(1)
+    own = flat.diagonal()
+    others = (flat.sum(1) - own) / max(flat.shape[1] - 1, 1)
+    hit = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
+    return hit[known], own[known], others[known]
+
+
+def share_of_all_hits(maps: NDArray) -> float:
+    """Share of the tokens that are most similar to their own patch of all patches, those at the border as well."""
+    return float(_own(maps)[0].mean())
+
+
+def _inner_hits(maps: NDArray) -> float:
+    inside = np.zeros(maps.shape[1:], dtype=bool)
+    inside[1:-1, 1:-1] = True
+    inner = inside.ravel()[np.isfinite(maps.reshape(len(maps), -1)).all(1)]
+    return float(_own(maps)[0][inner].mean()) if inner.any() else float("nan")
+
+
+STATISTICS: dict[str, Callable[[NDArray], float]] = {
+    "tokens most like their own patch": share_of_all_hits,
+    "interior tokens most like their own patch": _inner_hits,
+    "CKA with the own patch, mean": lambda maps: float(_own(maps)[1].mean()),
+    "CKA with other patches, mean": lambda maps: float(_own(maps)[2].mean()),
+}
 
 
 def interior(grid: tuple[int, int]) -> NDArray[np.bool_]:

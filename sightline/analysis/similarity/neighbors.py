@@ -1,6 +1,6 @@
 """How alike neighboring patches of images are, unlike neighboring words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.analysis.attention.statistics import cell_distances
+from sightline.evals.interval import Ends, intervals_of, known_ends, over_groups
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, observe
 from sightline.spec import Result
@@ -28,6 +30,9 @@ class NeighborSimilarity(Result):
 
     by_distance: NDArray[np.float64]  # (distances, 2): distance in patches, mean correlation
     across: float  # mean correlation of patches at the same place of two different images
+    # without each group of images: (groups, distances) of the correlations, (groups,) of `across`
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    across_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def summary(self) -> dict[str, float]:
         return {
@@ -35,6 +40,12 @@ class NeighborSimilarity(Result):
             "farthest": float(self.by_distance[-1, 1]),
             "other images": self.across,
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        part = self.by_distance[:, 1], self.replicates
+        other = over_groups(float, (np.array(self.across), self.across_replicates), least=-1.0, most=1.0)
+        found = intervals_of({"neighbors": lambda x: float(x[0]), "farthest": lambda x: float(x[-1])}, part)
+        return found | known_ends({"other images": other})
 
 
 def unit_patches(images: Float[Tensor, "b c y x"], grid: tuple[int, int]) -> Float[Tensor, "b n p"]:
@@ -57,22 +68,39 @@ def neighbor_similarity(
     s = observe(model)
     far = cell_distances(s.grid, (1.0, 1.0)).round(decimals=6)
     levels, group = far.unique(return_inverse=True)
-    total, across, seen, pairs = torch.zeros(len(levels), dtype=torch.float64), 0.0, 0, 0
-    count = torch.zeros_like(total).scatter_add_(0, group.flatten(), torch.ones(far.numel(), dtype=torch.float64))
     source = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    groups = ImageGroups(source.total, seed)
+    cells = torch.ones(far.numel(), dtype=torch.float64)
+    count = torch.zeros(len(levels), dtype=torch.float64).scatter_add_(0, group.flatten(), cells)
+    total = torch.zeros(groups.count, len(levels), dtype=torch.float64)
+    seen, across_of, pairs_of = (torch.zeros(groups.count, dtype=torch.float64) for _ in range(3))
+    across, pairs = torch.zeros((), dtype=torch.float64), 0
     for made in source.batches([s], what="neighboring patches"):
         images = made.images[0]
         images = images[..., : images.shape[2] // s.grid[0] * s.grid[0], : images.shape[3] // s.grid[1] * s.grid[1]]
         unit = unit_patches(images.double(), s.grid).cpu()
-        total.scatter_add_(0, group.flatten(), (unit @ unit.mT).sum(0).flatten())
-        across += (unit[1:] * unit[:-1]).sum(-1).mean(1).sum().item()
-        seen, pairs = seen + len(images), pairs + len(images) - 1
-    table = torch.stack([levels, total / count / seen], dim=1)[1:]
+        member = torch.from_numpy(groups(made.index))
+        for g in member.unique().tolist():
+            own = unit[member == g]
+            total[g].scatter_add_(0, group.flatten(), (own @ own.mT).sum(0).flatten())
+        ones = torch.ones(len(images), dtype=torch.float64)
+        seen.index_add_(0, member, ones)
+        alike = (unit[1:] * unit[:-1]).sum(-1).mean(1)
+        across, pairs = across + alike.sum(), pairs + len(alike)
+        for ends in (member[1:], member[:-1][member[1:] != member[:-1]]):  # a pair is gone with either of its images
+            kept = alike if len(ends) == len(alike) else alike[member[1:] != member[:-1]]
+            across_of.index_add_(0, ends, kept)
+            pairs_of.index_add_(0, ends, torch.ones_like(kept))
+    table = torch.stack([levels, total.sum(0) / count / seen.sum()], dim=1)[1:]
+    left = (total.sum(0) - total) / count / (seen.sum() - seen)[:, None]
+    images_seen = int(seen.sum())
     return NeighborSimilarity(
         title="Neighboring patches",
-        caption=f"Correlation of the pixels of two patches of {s.patch} pixels by distance: {seen:,} images.",
-        how={"n": seen, "grid": s.grid, "batch": batch, "seed": seed, "center": "mean color of each image"},
+        caption=f"Correlation of the pixels of two patches of {s.patch} pixels by distance: {images_seen:,} images.",
+        how={"n": images_seen, "grid": s.grid, "batch": batch, "seed": seed, "center": "mean color of each image"},
         about=source.about(s),
         by_distance=table.numpy(),
-        across=across / pairs if pairs else float("nan"),
+        across=(across / pairs).item(),
+        replicates=left[:, 1:].numpy(),
+        across_replicates=((across - across_of) / (pairs - pairs_of)).numpy(),
     )

@@ -1,14 +1,16 @@
 """A class-token model compared with a mean-pooled one: localization, probes, CKA by block."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sightline.analysis.probes import layer_probes, token_probes
 from sightline.analysis.similarity.block_similarity import block_similarity, pad_rows
-from sightline.analysis.similarity.localization import localization
+from sightline.analysis.similarity.localization import Localization, localization, share_of_all_hits
 from sightline.data.datasets import Dataset
+from sightline.evals.interval import Ends, ends, error_over_groups, intervals_of, known_ends, over_groups, t95
 from sightline.observe.model import Model, ObservedModel, observe
 from sightline.spec import Result
 
@@ -32,16 +34,37 @@ class PoolingComparison(Result):
     accuracy: NDArray[np.float64]  # (curves, blocks)
     per_token: NDArray[np.float64]  # (2, layers), mean accuracy of probes of single patches (C17)
     layers: tuple[str, ...]  # of the deeper one
+    # half widths of the 95 % intervals over images of both of `own`, and of their difference
+    own_half: NDArray[np.float64] = field(default_factory=lambda: np.full(3, np.nan))
+    # without each group of images: (groups, blocks) of `by_block`, (groups of test images, 2) of the last `per_token`
+    block_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    token_replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
 
     def summary(self) -> dict[str, float]:
-        half = max(1, len(self.by_block) // 2)
         return {
-            "tokens most like their own patch, CLS minus GAP": float(self.own[0] - self.own[1]),
-            "CKA of the two, lower half": float(self.by_block[:half].mean()),
-            "CKA of the two, last block": float(self.by_block[-1]),
-            "probe of single tokens, last block, CLS": float(self.per_token[0, -1]),
-            "probe of single tokens, last block, GAP": float(self.per_token[1, -1]),
+            OWN: float(self.own[0] - self.own[1]),
+            **{name: statistic(self.by_block) for name, statistic in BY_BLOCK.items()},
+            **{name: float(self._last_tokens()[i]) for i, name in enumerate(TOKENS)},
         }
+
+    def _last_tokens(self) -> NDArray[np.float64]:
+        """Of either model, at its own last block."""
+        return np.array([row[np.isfinite(row)][-1] if np.isfinite(row).any() else np.nan for row in self.per_token])
+
+    def intervals(self) -> dict[str, Ends]:
+        found = intervals_of(BY_BLOCK, (self.by_block, self.block_replicates), most=1.0)
+        more = ends(float(self.own[0] - self.own[1]), float(self.own_half[2]), least=-1.0, most=1.0)
+        tokens = self._last_tokens(), self.token_replicates
+        each = {name: over_groups(lambda x, i=i: float(x[i]), tokens, least=0, most=1) for i, name in enumerate(TOKENS)}
+        return found | known_ends({OWN: more, **each})
+
+
+OWN = "tokens most like their own patch, CLS minus GAP"
+TOKENS = "probe of single tokens, last block, CLS", "probe of single tokens, last block, GAP"
+BY_BLOCK: dict[str, Callable[[NDArray], float]] = {
+    "CKA of the two, lower half": lambda x: float(np.nanmean(x[: max(1, len(x) // 2)])),
+    "CKA of the two, last block": lambda x: float(x[-1]),
+}
 
 
 def pooling_comparison(
@@ -91,7 +114,20 @@ def pooling_comparison(
         accuracy=curves.accuracy,
         per_token=pad_rows([t.mean for t in tokens]),
         layers=max((t.layers for t in tokens), key=len),
+        own_half=own_halves(*where),
+        block_replicates=alike.replicates[:, 0],
+        token_replicates=np.stack([t.replicates[:, -1] for t in tokens], axis=1),
     )
+
+
+def own_halves(one: Localization, two: Localization) -> NDArray[np.float64]:
+    """Half widths of the intervals over images of both shares of tokens most like their own patch, and of their
+    difference: both models see the same images, in the same groups."""
+    parts = [(found.maps, np.asarray(found.replicates, dtype=np.float64)) for found in (one, two)]
+    step = 1 / min(len(one.maps), len(two.maps))
+    errors = [error_over_groups(share_of_all_hits, part, step=step) for part in parts]
+    errors.append(error_over_groups(lambda x, y: share_of_all_hits(x) - share_of_all_hits(y), *parts, step=step))
+    return np.array([t95(freedom) * error for error, freedom in errors])
 
 
 def _check(one: ObservedModel, two: ObservedModel) -> None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import Ends, known_ends, of_mean, of_median
 from sightline.evals.prediction import class_names
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
@@ -80,6 +81,18 @@ class LogitLens(Result):
             "probability of the target in a patch, last place": float(self.patches("probability")[-1]),
             "place from which the target is read, median": float(np.median(np.where(settled < 0, np.inf, settled))),
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        hit, settled = (self.rank == 0)[..., self.prefix :].mean(2), self.decided()
+        likely = self.probability[:, -1, self.prefix :].mean(1)
+        return known_ends(
+            {
+                "patches that give the target, first place": of_mean(hit[:, 0], least=0.0, most=1.0),
+                "patches that give the target, last place": of_mean(hit[:, -1], least=0.0, most=1.0),
+                "probability of the target in a patch, last place": of_mean(likely, least=0.0, most=1.0),
+                "place from which the target is read, median": of_median(np.where(settled < 0, np.inf, settled)),
+            }
+        )
 
 
 def logit_lens(

@@ -4,7 +4,7 @@ Darcet et al. 2023 found them in dull patches of large ViTs; Jiang et al. 2025 m
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.evals.interval import t95
+from sightline.evals.interval import Ends, ends, known_ends, over_groups, t95
 from sightline.evals.prediction import noting_predictions
 from sightline.observe.attention import attention_probs
+from sightline.observe.groups import ImageGroups
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
-from sightline.observe.registers import hidden_layer
 from sightline.observe.stream import residual_stream, watching
 from sightline.observe.switches import Switch, without
 from sightline.spec import About, Result
@@ -65,6 +65,10 @@ class OutlierTokens(Result):
     norm_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
     mass_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     sinks_band: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    # without each group of images: (groups, places, 2) `typical` and `largest`; (groups, d) `channels` at the peak, of
+    # those that `top_channels` looks at
+    replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 2)))
+    channel_replicates: NDArray[np.floating] = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def peak(self) -> int:
@@ -74,20 +78,55 @@ class OutlierTokens(Result):
 
     def top_channels(self, count: int = 5, place: int | None = None) -> list[tuple[int, float]]:
         """The channels that carry the outliers, or where there are none all patches, with their share of it."""
-        rows = self.channels[self.peak if place is None else place]
-        row = rows[0] if np.isfinite(rows[0]).all() else rows[1]
+        row = self.channels[self._carriers(self.peak if place is None else place)]
         return [(int(i), float(row[i])) for i in np.argsort(row)[::-1][:count]]
+
+    def _carriers(self, place: int) -> tuple[int, int]:
+        """Where the channels stand that `top_channels` looks at: of the outliers, or of all others."""
+        return place, 0 if np.isfinite(self.channels[place, 0]).all() else 1
+
+    def channel_interval(self) -> Ends:
+        """95 % interval over images of the largest share of one channel at the peak."""
+        part = self.channels[self._carriers(self.peak)], self.channel_replicates.astype(np.float64)
+        return over_groups(np.max, part, least=0.0, most=1.0)
+
+    def norm_interval(self) -> Ends:
+        """Of the largest ratio of largest and median norm."""
+        left = self.replicates
+        return over_groups(_norm_ratio, (self.typical, left[..., 0]), (self.largest, left[..., 1]), least=1.0)
 
     def summary(self) -> dict[str, float]:
         mass = dict(zip(self.groups, self.mass.T))
         return {
             "share of patches that are outliers, most": float(self.share.max()),
             "place with the most outliers": float(self.peak),
-            "largest norm over median norm, most": float((self.largest / np.maximum(self.typical, 1e-30)).max()),
+            "largest norm over median norm, most": _norm_ratio(self.typical, self.largest),
             "attention on outlier patches, most": float(mass["outlier patches"].max()),
             "patches that are attention sinks, most": float(self.sinks.max()),
             "share of the largest channel": self.top_channels(1)[0][1],
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        numbers, column = self.summary(), self.groups.index("outlier patches")
+        halves = {
+            "share of patches that are outliers, most": _at(self.norm_band, (int(self.share.argmax()), 2)),
+            "attention on outlier patches, most": _at(self.mass_band, (int(self.mass[:, column].argmax()), column)),
+            "patches that are attention sinks, most": _at(self.sinks_band, (int(self.sinks.argmax()),)),
+        }
+        shares = {name: ends(numbers[name], half, least=0.0) for name, half in halves.items()}
+        norms, carried = self.norm_interval(), self.channel_interval()
+        return known_ends(
+            {**shares, "largest norm over median norm, most": norms, "share of the largest channel": carried}
+        )
+
+
+def _norm_ratio(typical: NDArray, largest: NDArray) -> float:
+    return float((largest / np.maximum(typical, 1e-30)).max())
+
+
+def _at(band: NDArray, at: tuple[int, ...]) -> float:
+    """Half a width; NaN where a file of an older version holds none."""
+    return float(band[at]) if all(i < size for i, size in zip(at, band.shape)) else np.nan
 
 
 def outlier_tokens(
@@ -111,9 +150,10 @@ def outlier_tokens(
     ((6, 3), ('class token', 'outlier patches', 'other patches'))
     """
     s = observe(model)
-    switch = _checked(s, times, register)
-    sums = TokenSums(s, times, registers=bool(register))
+    switch = check_request(s, times, register)
     images = ImageSource(data=data, batch=batch, n=n, seed=seed)
+    groups = ImageGroups(images.total, seed)
+    sums = TokenSums(s, times, groups=groups.count, registers=bool(register))
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(s))
         if switch:
@@ -122,6 +162,7 @@ def outlier_tokens(
         stack.enter_context(watching(residual_stream(s), sums.stream))
         said = stack.enter_context(noting_predictions(s))
         for made in images.batches([s], what="outlier tokens"):
+            sums.member = torch.from_numpy(groups(made.index))
             s.model(made.images[0])
             sums.show(images.shown(made, s, 160) if sums.room else np.zeros((len(made), 0, 0, 3), np.uint8))
     how: dict[str, Any] = {"n": sums.images, "batch": batch, "seed": seed, "times": times, "spreads": SPREADS}
@@ -130,7 +171,8 @@ def outlier_tokens(
     return _result(s, sums, register, how=how, about=images.about(s))
 
 
-def _checked(s: ObservedModel, times: float, register: str) -> Switch | None:
+def check_request(s: ObservedModel, times: float, register: str) -> Switch | None:
+    """The switch of the register, if one is asked for; refuses what cannot be looked at."""
     if not s.attention_blocks:
         raise ValueError(f"{s.name} has no attention; outlier tokens and attention sinks are a matter of ViTs.")
     if isinstance(times, bool) or not isinstance(times, int | float) or not times > 1:
@@ -161,8 +203,9 @@ def outliers(norms: Float[Tensor, "*b n"], times: float = TIMES) -> Bool[Tensor,
 class TokenSums:
     """Sums over images, place by place and block by block."""
 
-    def __init__(self, s: ObservedModel, times: float, *, registers: bool):
+    def __init__(self, s: ObservedModel, times: float, *, groups: int, registers: bool):
         self.target, self.times, self.registers, self.images = s, times, registers, 0
+        self.groups, self.member = groups, torch.zeros(0, dtype=torch.long)  # of the images of the current batch
         self.end = s.prefix + s.grid[0] * s.grid[1]
         self.total: dict[str, dict[int, Tensor]] = {}
         self.now: dict[int, Tensor] = {}  # outliers of this batch by place
@@ -177,6 +220,11 @@ class TokenSums:
         """Values of each image, (b, numbers): their sum, and that of their squares for the interval."""
         self.add(name, at, value.double().sum(0))
         self.add(f"{name}, squared", at, value.double().square().sum(0))
+
+    def grouped(self, name: str, at: int, value: Tensor) -> None:
+        """Values of each image, summed by group."""
+        empty = torch.zeros(self.groups, *value.shape[1:], dtype=torch.float64)
+        self.total.setdefault(name, {}).setdefault(at, empty).index_add_(0, self.member, value.double().cpu())
 
     def keep(self, name: str, at: int, value: Tensor) -> None:
         if room := self.room:
@@ -193,9 +241,11 @@ class TokenSums:
         self.each("norms", place, torch.cat([torch.stack(three, 1), norms[:, :p]], 1))
         share = squares[:, p:] / squares[:, p:].sum(-1, keepdim=True).clamp(min=torch.finfo(squares.dtype).tiny)
         mask = found.to(share)
-        all_, odd = share.sum((0, 1)), torch.einsum("bn,bnd->d", mask, share)
-        self.add("channels", place, torch.stack([odd, all_ - odd]))
-        self.add("counts", place, torch.stack([mask.sum(), (1 - mask).sum()]))
+        all_, odd = share.sum(1), torch.einsum("bn,bnd->bd", mask, share)
+        self.grouped("channels", place, torch.stack([odd, all_ - odd], 1))
+        self.grouped("counts", place, torch.stack([mask.sum(1), (1 - mask).sum(1)], 1))
+        self.grouped("sizes", place, torch.stack(three[:2], 1))
+        self.grouped("members", place, torch.ones(len(x)))
         self.keep("norm", place, patches)
         self.keep("outlier", place, found)
 
@@ -235,6 +285,11 @@ class TokenSums:
         variance = np.maximum(self.mean(f"{name}, squared") - mean**2, 0) * n / (n - 1)
         return np.asarray(t95(n - 1) * np.sqrt(variance / n))
 
+    def by_group(self, name: str) -> NDArray[np.float64]:
+        """(groups, places, ...)."""
+        rows = self.total[name]
+        return np.asarray(torch.stack([rows[i] for i in sorted(rows)], 1).numpy())
+
     def map(self, name: str) -> NDArray[Any]:
         rows = self.maps[name]
         return np.asarray(torch.stack([torch.cat(rows[i]) for i in sorted(rows)], 1).numpy())
@@ -247,12 +302,16 @@ def prefix_names(s: ObservedModel) -> list[str]:
 
 
 def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, Any], about: About) -> OutlierTokens:
-    norms, counts = sums.mean("norms"), sums.mean("counts")[..., None]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        channels = np.where(counts > 0, sums.mean("channels") / counts, np.nan)
+    norms = sums.mean("norms")
+    carried, counts = sums.by_group("channels"), sums.by_group("counts")[..., None]
+    sizes, members = sums.by_group("sizes"), sums.by_group("members")[..., None]
+    with np.errstate(invalid="ignore", divide="ignore"):  # no outlier, without a group or at all
+        channels = carried.sum(0) / counts.sum(0)
+        less = (carried.sum(0) - carried) / (counts.sum(0) - counts)
+        left = (sizes.sum(0) - sizes) / (members.sum(0) - members)
     groups = (*prefix_names(s), "outlier patches", "other patches", *(("register",) if register else ()))
     added = ", with a register added at test time" if register else ""
-    return OutlierTokens(
+    found = OutlierTokens(
         title=f"Outlier tokens of {s.name}{added}",
         caption=f"Norms of the tokens after each block and the attention that each receives, over {sums.images:,} "
         f"images{added}. An outlier has more than {sums.times:g} times the median norm of its image's patches.",
@@ -270,6 +329,7 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
         norm_band=sums.band("norms")[:, :3],
         mass_band=sums.band("mass"),
         sinks_band=sums.band("sinks")[:, 0],
+        replicates=left,
         norm=sums.map("norm").astype(np.float32),
         outlier=sums.map("outlier"),
         received=sums.map("received").astype(np.float32),
@@ -277,70 +337,4 @@ def _result(s: ObservedModel, sums: TokenSums, register: str, *, how: dict[str, 
         grid=s.grid,
         register=register,
     )
-
-
-def register_switch(
-    model: Model, data: Data, *, count: int = 10, n: int = 64, batch: int = 16, times: float = TIMES, seed: int = 0
-) -> str:
-    """The switch of a test-time register: the neurons that make the outliers, for `what_if` and `outlier_tokens`.
-
-    Of the blocks up to the one after which outliers stand, the `count` neurons with the largest mean absolute
-    activation at the outliers (Jiang et al. 2025). A model without outliers has none, and is refused.
-
-    >>> import torch
-    >>> model = sl.build("vit-nano4", classes=10, depth=2)
-    >>> sl.analysis.register_switch(model, torch.rand(4, 3, 32, 32))
-    Traceback (most recent call last):
-    ValueError: No patch of ViT 2x64 is an outlier in these 4 images, so there is nothing to move to a register.
-    """
-    s = observe(model)
-    _checked(s, times, "")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"count is a number of neurons from 1 up; got {count!r}.")
-    images = [made.images[0] for made in ImageSource(data=data, batch=batch, n=n, seed=seed).batches([s])]
-    with evaluation_mode(s):
-        masks = [outlier_masks(s, x, times) for x in images]  # each (places, b, patches)
-        share = torch.cat([m.double().mean(2) for m in masks], 1).mean(1)
-        if not share.any():
-            total = sum(map(len, images))
-            raise ValueError(
-                f"No patch of {s.name} is an outlier in these {total} images, "
-                "so there is nothing to move to a register."
-            )
-        onset = int((share >= share.max() / 2).nonzero()[0])
-        peak = int(share.argmax())
-        score = sum(activity(s, x, m[peak]) for x, m in zip(images, masks))
-    assert isinstance(score, Tensor)
-    score = score[: max(onset, 1)]  # place i is the output of block i - 1
-    best = score.flatten().topk(min(count, score.numel())).indices.tolist()
-    return "register " + "+".join(f"{i // score.shape[1]}.{i % score.shape[1]}" for i in best)
-
-
-def outlier_masks(s: ObservedModel, images: Tensor, times: float) -> Tensor:
-    """Which patches are outliers at every place."""
-    found: dict[int, Tensor] = {}
-
-    def keep(place: int, x: Tensor) -> None:
-        found[place] = outliers(torch.linalg.vector_norm(x[:, s.prefix :].float(), dim=-1), times)
-
-    with watching(residual_stream(s), keep):
-        s.model(images)
-    return torch.stack([found[i] for i in sorted(found)])
-
-
-def activity(s: ObservedModel, images: Tensor, mask: Tensor) -> Tensor:
-    """Absolute activation of each block's neurons (blocks, neurons), summed over images and averaged over outliers."""
-    found: list[Tensor] = []
-    weight = mask.double() / mask.double().sum(1, keepdim=True).clamp(min=1)
-
-    def keep(module: Any, args: Any, out: Tensor) -> None:
-        found.append(torch.einsum("bn,bnd->d", weight.to(out), out[:, s.prefix :].abs()).double().cpu())
-
-    with ExitStack() as stack:
-        for block in s.attention_blocks:
-            layer = hidden_layer(block)
-            if layer is None:
-                raise ValueError(f"{s.name} has MLPs whose neurons cannot be seen: a register cannot be added.")
-            stack.callback(layer.register_forward_hook(keep).remove)
-        s.model(images)
-    return torch.stack(found)
+    return replace(found, channel_replicates=less[:, *found._carriers(found.peak)].astype(np.float32))

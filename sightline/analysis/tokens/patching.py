@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sightline.evals.interval import Ends, known_ends, of_mean, over_groups, without_each
 from sightline.evals.prediction import class_names
 from sightline.models.taps import record
 from sightline.observe.branches import branches, rewriting_heads
@@ -22,6 +23,7 @@ from sightline.observe.model import Model, ObservedModel, evaluation_mode, obser
 from sightline.observe.stream import residual_stream, rewriting, skipping, watching
 from sightline.spec import About, Result
 
+TAKE_OVER = "place from which the class token carries half"
 CANDIDATES = 16  # images per pair that are looked at for two of different classes
 
 
@@ -70,8 +72,45 @@ class ActivationPatching(Result):
             numbers["largest share of one head"] = float(self.heads.mean(0).max())
         if self.prefix.shape[2]:
             half = np.flatnonzero(self.prefix[..., 0].mean(0) >= 0.5)
-            numbers["place from which the class token carries half"] = float(half[0]) if half.size else np.inf
+            numbers[TAKE_OVER] = float(half[0]) if half.size else np.inf
         return numbers
+
+    def take_over(self, curve: NDArray | None = None) -> float:
+        """The place from which on the class token alone carries half of the difference, on average over pairs; between
+        two places where the line between them reaches half. Infinite where it never does."""
+        carried = self.prefix[..., 0].mean(0) if curve is None else curve
+        late = np.flatnonzero(carried >= 0.5)
+        if not late.size:
+            return np.inf
+        i = int(late[0])
+        before, after = float(carried[max(i - 1, 0)]), float(carried[i])
+        return i - (after - 0.5) / (after - before) if i and after > before else float(i)
+
+    def take_over_interval(self) -> Ends:
+        """95 % interval over pairs of `take_over`; none for fewer than four pairs."""
+        each = self.prefix[..., 0]
+        most = len(self.places) - 1
+        part = each.mean(0), without_each(each)
+        return over_groups(lambda x: min(self.take_over(x), most), part, least=0.0, most=most)
+
+    def intervals(self) -> dict[str, Ends]:
+        """Over pairs of images."""
+        found = {}
+        for i, kind in enumerate(self.kinds):
+            at = int(np.nan_to_num(self.branches[..., i].mean(0), nan=-np.inf).argmax())
+            found[f"largest share of one {kind} branch"] = of_mean(self.branches[:, at, i])
+        if self.heads.size:
+            each = self.heads.reshape(len(self.heads), -1)
+            found["largest share of one head"] = of_mean(each[:, int(each.mean(0).argmax())])
+        if self.prefix.shape[2] and np.isfinite(self.take_over()):
+            low, high = self.take_over_interval()
+            found[TAKE_OVER] = first_place(low), first_place(high)
+        return known_ends(found)
+
+
+def first_place(at: float) -> float:
+    """The first place at or after a point between two of them; rounding does not make it one more."""
+    return float(np.ceil(at - 1e-9))
 
 
 def activation_patching(

@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.draws import hash_key, permute
 from sightline.evals.feature_table import FeatureTable
 from sightline.evals.few_shot import check_shots, shot_rows
 from sightline.evals.inputs import Given, align_classes, as_features, combine, single_labels
-from sightline.evals.interval import RepeatedAccuracy
+from sightline.evals.interval import Ends, RepeatedAccuracy, ends, image_groups, known_ends, over_groups
 from sightline.evals.probing.probes import LinearProbe, fit_hits, make_probe
 from sightline.progress import progress
 from sightline.spec import Result
-
-GROUPS = 20  # of test images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +45,17 @@ class ProbeAccuracy(RepeatedAccuracy, Result):
 
     def summary(self) -> dict[str, float]:
         return {name: float(value) for name, value in zip(self.layers, self.mean)}
+
+    def intervals(self) -> dict[str, Ends]:
+        """Over test images; over draws of the shots where a probe does not say which images are right."""
+        return known_ends({name: self.interval(i) for i, name in enumerate(self.layers)})
+
+    def interval(self, layer: int) -> Ends:
+        """95 % interval of the accuracy at one layer."""
+        if len(self.replicates):
+            part = self.mean, self.replicates
+            return over_groups(lambda x: float(x[layer]), part, least=0.0, most=1.0)
+        return ends(float(self.mean[layer]), float(self.half_width[layer]), least=0.0, most=1.0)
 
 
 def probe(
@@ -110,8 +118,8 @@ def without_groups(hits: NDArray[np.float64]) -> NDArray[np.float64]:
     layers, count = hits.shape
     if count < 2:
         return np.zeros((0, layers))
-    group = permute(count, hash_key(0, "groups of test images"), np.arange(count)) % min(GROUPS, count)
-    return np.stack([hits[:, group != g].mean(1) for g in range(min(GROUPS, count))])
+    group = image_groups(count)
+    return np.stack([hits[:, group != g].mean(1) for g in range(group.max() + 1)])
 
 
 def tuning(probe: Any) -> str:

@@ -11,7 +11,7 @@ from sightline.data.corruptions.corrupted import SEVERITIES, Corrupted, corrupti
 from sightline.data.datasets import Dataset
 from sightline.evals.accuracy import TTA, logits, match_classes
 from sightline.evals.extraction import describe
-from sightline.evals.interval import half_width, wilson
+from sightline.evals.interval import Ends, ends, half_width, known_ends, of_mean, over_groups, wilson, without_each
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.progress import progress
@@ -61,8 +61,7 @@ class CorruptionAccuracy(Result):
     @property
     def kept(self) -> float:
         """The share of the accuracy beyond guessing that is left on corrupted images."""
-        guess = 1 / self.classes
-        return float((self.right.mean() - guess) / (self.clean.mean() - guess)) if self.clean.mean() > guess else np.nan
+        return self._kept(np.array([self.right.mean(), self.clean.mean()]))
 
     def summary(self) -> dict[str, float]:
         mean, half = self.right.mean(), half_width(self.right.mean((0, 1)))
@@ -74,6 +73,22 @@ class CorruptionAccuracy(Result):
             "kept": self.kept,
             **{f"severity {s}": float(a) for s, a, _ in by_severity},
         }
+
+    def intervals(self) -> dict[str, Ends]:
+        n, by_severity = len(self.clean), zip(self.severities, *self.by_severity())
+        both = np.stack([self.right.mean((0, 1)), self.clean], 1).astype(np.float64)
+        return known_ends(
+            {
+                "clean": wilson(int(self.clean.sum()), n),
+                "corrupted": of_mean(both[:, 0], least=0.0, most=1.0),
+                "kept": over_groups(self._kept, (both.mean(0), without_each(both))),
+                **{f"severity {s}": ends(float(a), float(h), least=0.0, most=1.0) for s, a, h in by_severity},
+            }
+        )
+
+    def _kept(self, means: NDArray[np.float64]) -> float:
+        guess = 1 / self.classes
+        return float((means[0] - guess) / (means[1] - guess)) if means[1] > guess else np.nan
 
 
 def evaluate_corruptions(

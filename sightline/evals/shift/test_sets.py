@@ -13,6 +13,7 @@ from sightline.data.named.second_sets import ClassMap, WithoutBorder, class_maps
 from sightline.evals.accuracy import TTA, Classification, check_classifier, logits, match_classes, score
 from sightline.evals.extraction import describe
 from sightline.evals.inputs import combine
+from sightline.evals.interval import NO_ENDS, Ends, known_ends, of_difference, wilson
 from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.references.matching import published_name
@@ -46,6 +47,7 @@ class TestSets(Result):
     classes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # that each set shares
     open_top1: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     first_top1: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # NaN where it has no such images
+    first_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # its such images
 
     def baseline(self, i: int) -> float:
         """Top-1 of the first set on the classes of set `i`; on all of its own where that is not known."""
@@ -60,6 +62,25 @@ class TestSets(Result):
                 out[f"{first}, {self.classes[i]} classes of {name}"] = self.baseline(i)
             out[f"{name} - {first}"] = round(float(self.top1[i]) - self.baseline(i), 12)
         return out
+
+    def baseline_interval(self, i: int) -> Ends:
+        """95 % interval of `baseline`."""
+        if not len(self.first_top1):
+            return float(self.low[0]), float(self.high[0])
+        n = int(self.first_counts[i]) if len(self.first_counts) else 0
+        return wilson(round(self.baseline(i) * n), n) if np.isfinite(self.baseline(i)) else NO_ENDS
+
+    def intervals(self) -> dict[str, Ends]:
+        found = {name: (float(low), float(high)) for name, low, high in zip(self.names, self.low, self.high)}
+        first, whole = self.names[0], self.classes[0] if len(self.classes) else 0
+        for i, name in enumerate(self.names[1:], 1):
+            if len(self.classes) and self.classes[i] != whole:
+                n = int(self.counts[i])
+                found[f"{name}, of all classes"] = wilson(round(float(self.open_top1[i]) * n), n)
+                found[f"{first}, {self.classes[i]} classes of {name}"] = self.baseline_interval(i)
+            values = float(self.top1[i]), self.baseline(i)
+            found[f"{name} - {first}"] = of_difference(*values, found[name], self.baseline_interval(i))
+        return known_ends(found)
 
 
 def evaluate_sets(
@@ -94,6 +115,7 @@ def evaluate_sets(
     said = {name: logits(model, one.data, **settings) for name, one in views.items()}
     first = next(iter(sets))
     scores = {name: one.score(said[name]) for name, one in views.items()}
+    same = [views[first].on_classes_of(one, said[first]) for one in views.values()]
     return TestSets(
         title="Accuracy on several test sets",
         caption=f"Top-1 of one model on {', '.join(sets)}; the others are compared with the first on the same classes.",
@@ -112,7 +134,8 @@ def evaluate_sets(
         counts=np.array([int(one.counts.sum()) for one in scores.values()]),
         classes=np.array([len(one.groups) for one in views.values()]),
         open_top1=np.array([one.open_top1(said[name]) for name, one in views.items()]),
-        first_top1=np.array([views[first].on_classes_of(one, said[first]) for one in views.values()]),
+        first_top1=np.array([top1 for top1, _ in same]),
+        first_counts=np.array([count for _, count in same]),
     )
 
 
@@ -135,14 +158,17 @@ class MatchedSet:
         guess = said.argmax(1)
         return float(np.mean([g in self.groups[label] for g, label in zip(guess.tolist(), self.labels)]))
 
-    def on_classes_of(self, other: "MatchedSet", said: NDArray[np.float32]) -> float:
-        """Top-1 on the images whose class belongs to a class of another set, decided among its classes."""
+    def on_classes_of(self, other: "MatchedSet", said: NDArray[np.float32]) -> tuple[float, int]:
+        """Top-1 on the images whose class belongs to a class of another set, decided among its classes, and how many
+        images these are."""
         place = {number: i for i, group in enumerate(other.groups) for number in group}
         if any(len(group) > 1 for group in self.groups):
-            return float("nan")
+            return float("nan"), 0
         labels = np.array([place.get(self.groups[label][0], -1) for label in self.labels])
         rows = labels >= 0
-        return score(_grouped(said[rows], other.groups), labels[rows]).top1 if rows.any() else float("nan")
+        if not rows.any():
+            return float("nan"), 0
+        return score(_grouped(said[rows], other.groups), labels[rows]).top1, int(rows.sum())
 
 
 def _grouped(said: NDArray[np.float32], groups: Groups) -> NDArray[np.float32]:

@@ -47,6 +47,9 @@ class AccuracyByCompute(Result):
     def summary(self) -> dict[str, float]:
         return {self.runs[i]: float(self.accuracy[i]) for i in np.argsort(self.macs) if self.front[i]}
 
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        return {self.runs[i]: (float(self.low[i]), float(self.high[i])) for i in np.flatnonzero(self.front)}
+
 
 def accuracy_by_compute(runs: str | Path | Sequence[str | Path], *, data: str | None = None) -> AccuracyByCompute:
     """Accuracy against training MACs of the runs in a folder, or of given runs; all on one dataset (`data` selects it).

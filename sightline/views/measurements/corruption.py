@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from sightline.data.corruptions.kinds import KINDS
+from sightline.evals.interval import ends
 from sightline.evals.shift.robustness import CorruptionAccuracy
 from sightline.views.style import COLORS, PALE, heat, panels
-from sightline.views.view import View
+from sightline.views.view import View, points, said
 
 
 def draw_corruption(r: CorruptionAccuracy, figure: Any) -> None:
@@ -33,13 +34,12 @@ def draw_corruption(r: CorruptionAccuracy, figure: Any) -> None:
 
 
 def corruption_sentence(r: CorruptionAccuracy) -> str:
-    numbers = r.summary()
-    means = r.by_kind()[0]
-    worst = int(means.argmin())
-    return (
-        f"{100 * numbers['clean']:.1f} % on clean images, {100 * numbers['corrupted']:.1f} % ± "
-        f"{100 * numbers['corrupted ±']:.1f} on corrupted ones; worst is {r.kinds[worst]} ({100 * means[worst]:.1f} %)."
-    )
+    numbers, known = r.summary(), r.intervals()
+    means, halves = r.by_kind()
+    i = int(means.argmin())
+    worst = said(float(means[i]), ends(float(means[i]), float(halves[i]), least=0.0, most=1.0), points, inside=True)
+    clean, corrupted = (said(numbers[name], known.get(name), points) for name in ("clean", "corrupted"))
+    return f"{clean} on clean images, {corrupted} on corrupted ones; worst is {r.kinds[i]} ({worst})."
 
 
 CORRUPTION = View(

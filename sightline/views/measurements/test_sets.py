@@ -7,7 +7,7 @@ import numpy as np
 from sightline.evals.shift.test_sets import TestSets
 from sightline.views.measurements.published import of_test_sets
 from sightline.views.style import COLORS, PALE
-from sightline.views.view import View
+from sightline.views.view import View, points, said
 
 
 def draw_test_sets(r: TestSets, ax: Any) -> None:
@@ -27,12 +27,11 @@ def draw_test_sets(r: TestSets, ax: Any) -> None:
 
 def test_sets_sentence(r: TestSets) -> str:
     worst = int(r.top1.argmin())
+    first, last = (said(float(r.top1[i]), (float(r.low[i]), float(r.high[i])), points) for i in (0, worst))
     if not worst or not len(r.first_top1):
-        return f"From {100 * r.top1[0]:.1f} % on {r.names[0]} to {100 * r.top1[worst]:.1f} % on {r.names[worst]}."
-    return (
-        f"{100 * r.top1[worst]:.1f} % [{100 * r.low[worst]:.1f}, {100 * r.high[worst]:.1f}] on {r.names[worst]}, "
-        f"{100 * r.baseline(worst):.1f} % on {r.names[0]} with the same {r.classes[worst]} classes."
-    )
+        return f"From {first} on {r.names[0]} to {last} on {r.names[worst]}."
+    same = said(r.baseline(worst), r.baseline_interval(worst), points)
+    return f"{last} on {r.names[worst]}, {same} on {r.names[0]} with the same {r.classes[worst]} classes."
 
 
 TEST_SETS = View(
