@@ -58,10 +58,10 @@ def cost(model: str | Config | nn.Module, size: checks.Pair | None = None) -> Co
     channels = getattr(settings, "channels", 3)
     parameters = list(model.parameters())
     dtype = next((p.dtype for p in parameters), torch.float32)
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.enable_grad():
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         weights = {
-            name: fake.from_tensor(torch.empty_like(value, device="meta")).to("cpu").requires_grad_(value.requires_grad)
-            for name, value in [*model.named_parameters(), *model.named_buffers()]
+            name: torch.empty_strided(w.shape, w.stride(), dtype=w.dtype).requires_grad_(w.requires_grad)
+            for name, w in [*model.named_parameters(), *model.named_buffers()]
         }
         saved = SavedForBackward(weights.values())
         image = torch.empty(1, channels, y, x, dtype=dtype)
@@ -136,16 +136,16 @@ class SavedForBackward:
         self.seen = {w.untyped_storage()._cdata for w in weights}
         self.bytes = self.largest = 0
 
-    def pack(self, tensor: Tensor) -> Tensor:
+    def pack(self, tensor: Tensor) -> torch.UntypedStorage:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.seen:
             self.seen.add(storage._cdata)
             self.bytes += storage.nbytes()
             self.largest = max(self.largest, storage.nbytes())
-        return tensor.detach()  # a node that saved its own output would keep itself alive for ever
+        return storage  # held, so that no address recurs; a node that held its own output would never be freed
 
-    def unpack(self, tensor: Tensor) -> Tensor:
-        return tensor
+    def unpack(self, storage: torch.UntypedStorage) -> Tensor:
+        raise AssertionError("Only forward passes are counted.")
 
 
 def _meta_copy(model: str | Config | nn.Module, size: checks.Pair | None) -> nn.Module:

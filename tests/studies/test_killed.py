@@ -14,6 +14,8 @@ import pytest
 
 import sightline as sl
 from sightline.files import lock
+from sightline.studies.definitions.table import STUDIES
+from tests.studies.tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -27,15 +29,20 @@ def start(out: Path, place: str = "local") -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **paths}, **quiet)
 
 
-def finish(out: Path, place: str = "local") -> None:
-    process = start(out, place)
+def finish(out: Path) -> None:
+    """In this process, which starts a worker as any other does."""
+    sl.studies.run_studies(["tiny"], out=out)
+
+
+def finish_on_slurm(out: Path) -> None:
+    process = start(out, "slurm")
     _, said = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, said
 
 
 def outcome(out: Path) -> dict[str, bytes]:
     """All numbers, by their place in the folder."""
-    files = [*out.glob("*/*/result.json"), out / "results" / "tiny.json"]
+    files = [*out.glob("*/*/result.json"), *out.glob("results/tiny.json")]
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
@@ -57,12 +64,17 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _tiny():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STUDIES, "tiny", TINY)
+        yield
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(once):
     """The study, left alone."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    finish(out)
-    found = outcome(out)
+    found = outcome(once("whole-study", lambda folder: finish(folder / "out")) / "out")
     assert len(found) == 19
     return found
 
@@ -70,15 +82,12 @@ def whole(tmp_path_factory):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
 def test_killed_parents_and_children_change_no_byte(whole, tmp_path):
     out = tmp_path / "out"
-    for round_, count in enumerate((1, 9)):
-        process = start(out)
-        wait_for(out, count, process)
-        victims = children(process.pid) if process.poll() is None else []
-        kill(victims if round_ % 2 else [process.pid, *victims] if round_ else [process.pid])
-        if round_ % 2:  # the parent starts another child, and goes on
-            wait_for(out, count + 1, process)
-            kill([process.pid])
-        process.communicate(timeout=LIMIT)
+    process = start(out)
+    wait_for(out, 1, process)
+    kill(children(process.pid) if process.poll() is None else [])  # the parent starts another child, and goes on
+    wait_for(out, 9, process)
+    kill([process.pid])  # its child notices within a second
+    process.communicate(timeout=LIMIT)
     finish(out)
     assert outcome(out) == whole
     assert not list(out.glob("*/*/failed.json"))
@@ -123,7 +132,7 @@ def test_a_cluster_gives_the_same_bytes_also_if_jobs_are_lost(whole, tmp_path):
     assert arrays
     subprocess.run(["scancel", "--signal=KILL", "--full", *arrays], check=False, capture_output=True)
     subprocess.run(["scancel", *arrays], check=True, capture_output=True)
-    finish(out, "slurm")
+    finish_on_slurm(out)
     assert outcome(out) == whole
 
 

@@ -163,7 +163,7 @@ def episodes(few=0.9, many=0.6, one=0.6, five=0.9):
         caption="Synthetic.",
         ways=(2, 5),
         shots=(1, 5),
-        accuracy=base[:, :, None] + noise,
+        accuracy=np.minimum(base[:, :, None] + noise, 1.0),
         within=0.8,
         between=0.2,
     )

@@ -5,12 +5,8 @@ import re
 
 import pytest
 
-import sightline as sl
 from sightline.views.points import MOST, points
 from sightline.views.style import figure_style, new_figure
-from tests.views import makers
-
-EVERY = makers.every()
 
 
 def saved(figure):
@@ -51,11 +47,3 @@ def test_long_lines_answer_at_some_of_their_points():
     assert len(found) == MOST
     assert found[0][2] == "0, 0"
     assert found[-1][2] == "4,999, 4,999"
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_every_drawing_has_its_points_within(name):
-    figure = sl.draw(EVERY[name])
-    svg, found = saved(figure)
-    wide, high = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
-    assert all(0 <= x <= wide and 0 <= y <= high for x, y, _ in found)
