@@ -10,16 +10,18 @@ from sightline.analysis.inspection import look
 from sightline.data.datasets import Dataset
 from sightline.data.named.store import is_prepared
 from sightline.data.source import dataset
+from sightline.evals.accuracy import evaluate
+from sightline.observe.identity import identify
 from sightline.report.write import write_report
 from sightline.spec import Result
 from sightline.studies.claims import verdicts
-from sightline.studies.demo import Demo
+from sightline.studies.demo import Demo, load_or_compute
 from sightline.studies.verdict import Verdict
 from sightline.weights.loading import load
 from sightline.weights.published import shipped
 
-SHOWN = 16  # images that the shipped models are looked at with
-TITLE = "What the models of the package see"
+SHOWN, TESTED = 16, 2000  # images that the shipped models are looked at with, and tested on
+TITLE = "What the models that come with Sightline see"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +53,31 @@ def look_at_shipped(plan: Demo, say: Callable[[str], None], n: int = SHOWN) -> l
         place = plan.path / "shipped" / name
         rows = look(load(name), images_for(name), place, n=n, seed=plan.seed, only="quick", name=name)
         found += [place / row.path for row in rows if row.path]
+        found += measure_shipped(name, place, say)
     return found
+
+
+def measure_shipped(name: str, place: Path, say: Callable[[str], None]) -> list[Path]:
+    """The accuracy of a shipped model, where the test images of its data are here; on some of them, in seconds."""
+    if not is_prepared(trained_on(name)):
+        return []
+    say(f"{name}: accuracy on {TESTED:,} test images")
+    model, images = load(name), dataset(trained_on(name), split="test").sample(TESTED, seed=0)
+    load_or_compute(
+        place / "accuracy.npz", lambda: evaluate(model, images), identify(model, name=name), images.fingerprint()
+    )
+    return [place / "accuracy.npz"]
 
 
 def images_for(name: str) -> Dataset:
     """Test images of the data that a shipped model was trained on; scenes where they are not on this machine."""
-    data = name.partition(".")[2].partition("-")[0]
+    data = trained_on(name)
     return dataset(data, split="test") if is_prepared(data) else dataset("scenes/objects", split="test", num=256)
+
+
+def trained_on(name: str) -> str:
+    """The dataset in the name of a shipped model."""
+    return name.partition(".")[2].partition("-")[0]
 
 
 def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) -> DemoReport:
@@ -83,7 +103,8 @@ def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) ->
     page = plan.path / "report" / "report.html"
     if not page.exists() or page.stat().st_mtime < max(path.stat().st_mtime for path in paths):
         say(f"writing the page about {len(results)} results")
-        title = f"Models of the package, and {len(plan.models)} trained from scratch on {plan.data} in minutes"
+        trained = f"{len(plan.models)} trained from scratch on {plan.data} in minutes"
+        title = f"What {len(shipped())} trained models see, and {trained}" if ready else f"What models see: {trained}"
         page = write_report(results, page.parent, title)
     return DemoReport(
         models=tuple(step.row for step in steps if step.row is not None),

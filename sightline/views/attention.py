@@ -70,15 +70,18 @@ def distance_sentence(r: AttentionDistance) -> str:
         return without.strip()
     far = float((known > 2 / 3 * r.uniform).mean())
     return (
-        f"The mean attention distance of the first block's heads is {_range(r.pixels[0])}, of the "
-        f"last block's {_range(r.pixels[-1])}; uniform attention would have {r.uniform:.0f}. "
-        f"In {percent(far)} of all heads it exceeds two thirds of that.{without}"
+        f"The heads' mean attention distance is {_range(r.pixels[0])} in the first block and {_range(r.pixels[-1])} in "
+        f"the last; uniform attention would give {r.uniform:.0f}. {percent(far)} of all heads exceed two thirds of "
+        f"that.{without}"
     )
 
 
 def _range(pixels: NDArray) -> str:
     known = pixels[np.isfinite(pixels)]
-    return f"{known.min():.0f} to {known.max():.0f} pixels" if known.size else "none"
+    if not known.size:
+        return "unknown"
+    low, high = f"{known.min():.0f}", f"{known.max():.0f}"
+    return f"{low} pixels" if low == high else f"{low} to {high} pixels"
 
 
 DISTANCE = View(
@@ -156,7 +159,7 @@ def maps_sentence(r: AttentionMaps) -> str:
     top = np.sort(share.reshape(*share.shape[:-2], -1), axis=-1)[..., ::-1]
     tenth = max(1, top.shape[-1] // 10)
     most = percent(float(top[..., :tenth].sum(-1).mean()))
-    return f"The tenth of the patches with the most attention receives {most} of it."
+    return f"The tenth of the patches that receives most gets {most} of the attention."
 
 
 ROLLOUTS = {"gradient": "gradient rollout", "with identity": "rollout with the identity"}

@@ -21,6 +21,7 @@ from sightline.views.style import (
     heat,
     in_a_row,
     is_narrow,
+    legend_above,
     mosaic,
     panels,
     spread_out,
@@ -55,10 +56,10 @@ def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
 
 def feature_pca_sentence(r: FeaturePCA) -> str:
     first, last = r.summary().values()
-    way = "more" if last > first else "less"
+    way, least = "more" if last > first else "less", percent(float(r.explained.min()))
     return (
-        f"The cells of one image are {way} similar at the end (mean cosine {last:.2f}) than after the first block "
-        f"({first:.2f}); the components shown hold {percent(float(r.explained.min()))} of the variance or more."
+        f"Cells of the same image are {way} similar after the last block (mean cosine {last:z.2f}) than after the "
+        f"first ({first:z.2f}). The components shown explain at least {least} of the variance."
     )
 
 
@@ -87,13 +88,9 @@ FEATURE_PCA = View(
 
 def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     """Maps by depth (Raghu et al., figure 6), and the radii that hold 50 % and 90 % of their mass."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 4))
-    chosen = spread_out(len(r.maps), in_a_row(6))
-    axes = above.subplots(1, len(chosen), squeeze=False)[0]
-    for ax, i in zip(axes, chosen):
-        small = coarse_field(r.maps[i])
-        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=SIMILARITY, vmin=0, vmax=1)
-        bare(ax, f"block {i + 1}")
+    above, below = (None, figure) if is_narrow() else figure.subfigures(2, 1, height_ratios=(3, 4))
+    if above is not None:
+        _fields(r, above)
     ax = below.subplots()
     depth = np.arange(1, len(r.maps) + 1)
     for j, share in enumerate((50, 90)):
@@ -107,6 +104,15 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)
     ax.legend(loc="best")
+
+
+def _fields(r: ReceptiveField, figure: Any) -> None:
+    chosen = spread_out(len(r.maps), in_a_row(6))
+    axes = figure.subplots(1, len(chosen), squeeze=False)[0]
+    for ax, i in zip(axes, chosen):
+        small = coarse_field(r.maps[i])
+        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=SIMILARITY, vmin=0, vmax=1)
+        bare(ax, f"block {i + 1}")
 
 
 def coarse_field(field: NDArray, side: int = 112) -> NDArray:
@@ -124,8 +130,8 @@ def before_addition(r: ReceptiveField) -> bool:
 def receptive_sentence(r: ReceptiveField) -> str:
     width = r.maps.shape[2]
     return (
-        f"Half of the mass lies within {r.radii[0, 0]:.0f} pixels of the token in the first block and within "
-        f"{r.radii[-1, 0]:.0f} in the last (the image is {width} wide); the token's own cell holds "
+        f"Half of the receptive field lies within {r.radii[0, 0]:.0f} pixels of the token in the first block and "
+        f"within {r.radii[-1, 0]:.0f} in the last (the image is {width} pixels wide); the token's own cell holds "
         f"{percent(float(r.own[0]))} of it in the first block and {percent(float(r.own[-1]))} in the last."
     )
 
@@ -152,7 +158,7 @@ RECEPTIVE_FIELD = View(
     sentence=receptive_sentence,
     draw=draw_receptive,
     size=(8.6, 5.0),
-    narrow=4.6,
+    narrow=2.9,
     several_panels=True,
     paper=Paper(
         f"{RAGHU}, figures 6 and C.1 to C.4",
@@ -176,6 +182,7 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
         shown = axes[0].imshow(log, cmap="cividis", aspect="auto", origin="upper", extent=ends)
         axes[0].set_xlabel("token (the first: class token)" if np.isfinite(r.class_token[0]).any() else "token")
         axes[0].set_ylabel("addition, first to last")
+        whole_numbers(axes[0])
         axes[0].spines[:].set_visible(False)
         figure.colorbar(shown, ax=axes[0], label="log₁₀ |skip| / |branch|", fraction=0.05, pad=0.02)
     ax = axes[-1]
@@ -191,8 +198,9 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     ax.yaxis.set_minor_formatter(lambda value, _: f"{value:.3g}" if f"{value:.0e}"[0] in "25" else "")
     ax.set_xlabel("addition, first to last")
+    whole_numbers(ax)
     ax.set_ylabel("|skip| / |branch|")
-    ax.legend(loc="best")
+    legend_above(ax)
 
 
 def residual_sentence(r: ResidualRatios) -> str:
@@ -200,11 +208,15 @@ def residual_sentence(r: ResidualRatios) -> str:
         why = next(iter(r.reasons.values()), "no reason is known")
         return f"None of the {len(r.names)} additions has a ratio of skip to branch ({why})."
     i = int(np.nanargmax(r.ratio))
-    text = f"Skips carry {np.nanmedian(r.ratio):.1f} times what branches add (median), most at {r.names[i]}"
+    text = (
+        f"What a skip connection carries has {np.nanmedian(r.ratio):.1f} times the norm of what its branch adds "
+        f"(median of all additions; most at {r.names[i]})"
+    )
     if np.isfinite(r.class_token[0]).any():
         above = r.class_minus_patches() > 0
-        text += f"; the class token's ratio is above the patches' at {int(above.sum())} of {len(above)} additions"
-        text += f", last at addition {int(np.flatnonzero(above)[-1]) + 1}" if above.any() else ""
+        where = f"at {int(above.sum())} of {len(above)} additions"
+        text += f"; the ratio is larger for the class token than for patches {where}"
+        text += f", the last of them addition {int(np.flatnonzero(above)[-1]) + 1}" if above.any() else ""
     return text + "."
 
 
@@ -338,7 +350,7 @@ def inductive_bias_sentence(r: InductiveBias) -> str:
     return (
         f"{percent(r.locality_first)} of the first block's receptive field lies within an eighth of the image, "
         f"{percent(r.locality_last)} of the last block's; a shift by one cell leaves an equivariance error of "
-        f"{r.equivariance:.2f}, shuffling the patches changes the pooled features by {r.permutation_pooled:.2f}."
+        f"{r.equivariance:.2f}, and shuffling the patches changes the pooled features by {r.permutation_pooled:.2f}."
     )
 
 

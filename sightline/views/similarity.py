@@ -33,12 +33,14 @@ def cka_sentence(r: CKA) -> str:
 
 def _ways_sentence(r: CKA) -> str:
     """The mean of all pairs looked at in the other ways."""
-    means = [f"{np.nanmean(value):.2f} {name[5:]}" for name, value in other_ways(r).items() if np.isfinite(value).any()]
+    means = [
+        f"{np.nanmean(value):z.2f} {name[5:]}" for name, value in other_ways(r).items() if np.isfinite(value).any()
+    ]
     if not means:
         return ""
     known = r.p[np.isfinite(r.p)]
     beyond = f"; {percent(float(np.mean(known <= 0.05)))} of the pairs have p ≤ 0.05" if known.size else ""
-    return f" The mean of all pairs computed in other ways: {', '.join(means)}{beyond}."
+    return f" Mean of all pairs, computed in other ways: {', '.join(means)}{beyond}."
 
 
 def _printed_sentence(r: CKA) -> str:
@@ -48,7 +50,7 @@ def _printed_sentence(r: CKA) -> str:
         i, j = np.unravel_index(np.nanargmin(s), s.shape)
         return (
             f"Layers of the lower and the upper half have a mean CKA of {np.nanmean(s[:half, half:]):.2f} (all pairs: "
-            f"{np.nanmean(s):.2f}); {r.rows[i]} and {r.columns[j]} are the least similar ({s[i, j]:.2f})."
+            f"{np.nanmean(s):.2f}); {r.rows[i]} and {r.columns[j]} are the least similar ({s[i, j]:z.2f})."
         )
     best = np.nan_to_num(s, nan=-np.inf).argmax(1)
     top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
@@ -91,10 +93,25 @@ def cka_payload(r: CKA, room: int) -> Payload:
 
 def layer_marks(r: CKA) -> tuple[list[list[tuple[float, str]]], str]:
     """Ticks of both axes by block, or by stage for a CNN, and what their numbers are."""
-    sides = ((r.row_stages, r.row_blocks), (r.column_stages, r.column_blocks))
-    staged = [max(stages, default=-1) >= 0 and max(stages) + 1 < len(set(blocks)) for stages, blocks in sides]
-    marks = [block_marks(stages if by_stage else blocks) for (stages, blocks), by_stage in zip(sides, staged)]
-    return marks, " and ".join(dict.fromkeys("stage" if by_stage else "block" for by_stage in staged))
+    rows, columns = _axis(r.row_stages, r.row_blocks), _axis(r.column_stages, r.column_blocks)
+    staged = any(name.startswith("s") for name in (*rows[0], *columns[0]))
+    unit = " and ".join(dict.fromkeys((rows[1], columns[1]))) + (", s for stage" if staged else "")
+    return [block_marks(rows[0]), block_marks(columns[0])], unit
+
+
+def _axis(stages: tuple[int, ...], blocks: tuple[int, ...]) -> tuple[list[str], str]:
+    """The name of every layer's block or stage from 1, and what these names are. A hybrid has first s1 and so on."""
+    encoder = [b for s, b in zip(stages, blocks) if s < 0 <= b]
+    if max(stages, default=-1) >= 0 and encoder:
+        names = [f"s{s + 1}" if s >= 0 else _number(b - min(encoder)) if b >= 0 else "" for s, b in zip(stages, blocks)]
+        return names, "block"
+    if max(stages, default=-1) >= 0 and max(stages) + 1 < len(set(blocks)):
+        return list(map(_number, stages)), "stage"
+    return list(map(_number, blocks)), "block"
+
+
+def _number(index: int) -> str:
+    return str(index + 1) if index >= 0 else ""
 
 
 def cka_variant(r: CKA) -> str:

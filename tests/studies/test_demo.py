@@ -7,8 +7,9 @@ import pytest
 
 import sightline as sl
 from sightline.cli import main
-from sightline.cli.demo import claim_rows
+from sightline.cli.demo import STATEMENT, claim_rows
 from sightline.report.demo import look_at_shipped
+from sightline.studies.claims import CLAIMS
 
 
 class EnoughError(Exception):
@@ -126,6 +127,9 @@ def test_the_terminal_has_one_line_per_claim():
         long = "It gains, and so on, and so on, and so on, and so on, and so on, and so on, and so on."
         return sl.studies.Verdict(claim=claim, source="", statement=long, models=("a",), effects=(effect,))
 
-    rows = claim_rows([verdict("V1", 1.0), verdict("V1", -1.0), verdict("V1", 0.0), verdict("V2", 1.0)])
-    assert [(r["claim"], r["holds"], r["not"], r["undecided"]) for r in rows] == [("V1", 1, 1, 1), ("V2", 1, 0, 0)]
-    assert len(rows[0]["paper"]) <= 44
+    rows = claim_rows([verdict("V1", 1.0), verdict("V1", -1.0), verdict("V1", 0.0), verdict("V7", 1.0)])
+    assert [(r["claim"], r["holds"], r["not"], r["undecided"]) for r in rows] == [("V1", 1, 1, 1), ("V7", 1, 0, 0)]
+    assert rows[0]["paper"].endswith("...")
+    assert rows[1]["paper"] == "Near patches: similar position embeddings"
+    assert len(rows[0]["paper"]) <= STATEMENT
+    assert all(len(c.brief) <= STATEMENT for c in CLAIMS)
