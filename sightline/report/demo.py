@@ -13,10 +13,11 @@ from sightline.data.source import dataset
 from sightline.evals.accuracy import evaluate
 from sightline.observe.identity import identify
 from sightline.report.write import write_report
-from sightline.spec import Result
+from sightline.spec import Result, from_json
 from sightline.studies.claims import verdicts
 from sightline.studies.demo import Demo, load_or_compute
 from sightline.studies.verdict import Verdict
+from sightline.untrusted import read_text
 from sightline.weights.loading import load
 from sightline.weights.published import shipped
 
@@ -80,6 +81,16 @@ def trained_on(name: str) -> str:
     return name.partition(".")[2].partition("-")[0]
 
 
+def has_all(page: Path, paths: Sequence[Path]) -> bool:
+    """Whether a page is there that was written after these results, and is about as many or more: the first page, about
+    some of them, must not replace the last."""
+    told = page.with_name("results.json")
+    if not (page.exists() and told.exists()):
+        return False
+    rows = from_json(read_text(told))["results"]
+    return len(rows) >= len(paths) and page.stat().st_mtime >= max(path.stat().st_mtime for path in paths)
+
+
 def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) -> DemoReport:
     """Run a demo and write its page. Finished steps of an earlier call are reused; `say` gets progress messages.
 
@@ -94,14 +105,14 @@ def run_demo(plan: Demo | None = None, *, say: Callable[[str], None] = print) ->
     start = time.monotonic()
     plan.prepare()
     ready = look_at_shipped(plan, say) if plan.minutes >= 1 else []  # a demo of seconds only trains
-    if ready:
-        first = write_report(named_results(ready, plan), plan.path / "report", TITLE)
-        say(f"a first page, about trained models: {first}")
+    page = plan.path / "report" / "report.html"
+    if ready and not has_all(page, ready):
+        write_report(named_results(ready, plan), page.parent, TITLE)
+        say(f"a first page, about trained models: {page}")
     steps = list(plan.run(say))
     paths = [*ready, *(path for step in steps for path in step.results)]
     results = named_results(paths, plan)
-    page = plan.path / "report" / "report.html"
-    if not page.exists() or page.stat().st_mtime < max(path.stat().st_mtime for path in paths):
+    if not has_all(page, paths):
         say(f"writing the page about {len(results)} results")
         trained = f"{len(plan.models)} trained from scratch on {plan.data} in minutes"
         title = f"What {len(shipped())} trained models see, and {trained}" if ready else f"What models see: {trained}"

@@ -1,6 +1,7 @@
 """The demo: it goes on where it was, and does nothing twice."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,29 @@ def test_what_is_looked_at_first_is_in_nobodys_way(tmp_path, monkeypatch):
     monkeypatch.setattr(sl.studies.Demo, "run", train)
     with pytest.raises(EnoughError):
         sl.report.run_demo(plan)
+
+
+def test_a_finished_demo_keeps_its_page(plan, steps, monkeypatch):
+    """The first page, about the shipped models alone, is not written over the last one, nor taken for it."""
+    first, *others = [path for step in steps for path in step.results][:3]
+    monkeypatch.setattr("sightline.report.demo.look_at_shipped", lambda plan, say: [first])
+    monkeypatch.setattr(sl.studies.Demo, "run", lambda self, say: iter([sl.studies.demo.Step("", tuple(others))]))
+    short = replace(plan, minutes=1)
+    short.path.mkdir()
+    monkeypatch.setattr(
+        "sightline.report.demo.named_results", lambda paths, plan: {p.stem: sl.Result.load(p) for p in paths}
+    )
+    titles = []
+
+    def write(results, folder, title):
+        titles.append(title)
+        return sl.write_report(results, folder, title)
+
+    monkeypatch.setattr("sightline.report.demo.write_report", write)
+    sl.report.run_demo(short, say=lambda text: None)
+    page = sl.report.run_demo(short, say=lambda text: None).page
+    assert len(titles) == 2
+    assert "trained from scratch" in Path(page).read_text()
 
 
 def test_models_of_the_package_are_looked_at_first(plan, monkeypatch):
