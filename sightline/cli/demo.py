@@ -12,8 +12,9 @@ import click
 import sightline as sl
 from sightline.cli.options import FOLDER, Words
 from sightline.cli.shell import show, verb
+from sightline.studies.claims import CLAIMS
 
-STATEMENT = 44  # characters of a claim in the table
+STATEMENT = 46  # characters of a claim in the table, which then fits 80 columns
 
 
 @verb
@@ -41,16 +42,17 @@ def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...]
         show({"models": report.models, "verdicts": verdicts, "page": report.page, "seconds": report.seconds}, True)
         return
     show(list(report.models), False, title=f"Models (seed {seed}, {report.steps} steps each)")
-    title = "The papers' claims: how many models they hold for (the page shows which, and why)"
+    title = "The papers' claims, and for how many models they hold (the page says why)"
     show(claim_rows(report.verdicts), False, title=title)
     click.echo(f"Page: {report.page}")
 
 
 def claim_rows(verdicts: Sequence[sl.studies.Verdict]) -> list[dict[str, Any]]:
-    """One line per claim that fits a terminal: its beginning, and how many verdicts say what."""
+    """One line per claim that fits a terminal: the claim in brief, and how many verdicts say what."""
+    brief = {c.number: c.brief for c in CLAIMS}
     rows: dict[str, dict[str, Any]] = {}
     for v in verdicts:
-        words = textwrap.shorten(v.statement, STATEMENT, placeholder=" ...")
+        words = brief.get(v.claim) or textwrap.shorten(v.statement, STATEMENT, placeholder=" ...")
         row = rows.setdefault(
             v.claim, {"claim": v.claim, "paper": words, "holds": 0, "does not hold": 0, "undecided": 0}
         )

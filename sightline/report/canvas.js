@@ -8,7 +8,7 @@ const sightline = (() => {
     return node;
   };
   const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-  const number = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits) : Number.isNaN(x) ? "not a number" : x > 0 ? "∞" : "-∞");
+  const number = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : Number.isNaN(x) ? "not a number" : x > 0 ? "∞" : "-∞");
   const percent = (x) => (Number.isFinite(x) ? (x * 100).toFixed(x < 0.1 ? 1 : 0) + " %" : number(x));
   // JSON has no infinities and no NaN: they arrive as text, and text that reads the same has a backslash in front
   const revive = (key, v) => (typeof v === "string" && /^\\*(NaN|-?Infinity)$/.test(v) ? (v[0] === "\\" ? v.slice(1) : Number(v)) : v);

@@ -4,10 +4,11 @@
 (() => {
   const { make, clamp, number, percent, revive, inflate, unpack, load, raster, show, frame, pane, scale, onPoint, palette, theme } = sightline;
   const json = (id) => JSON.parse(document.getElementById(id).textContent, revive);
+  const hinted = {};  // how to use a chart or a map is said once, below the first
   // what the model says of the image that is shown; nothing where a result does not say
   function prediction(d) {
     const line = make("div", { className: "said" }), said = d.captions || [];
-    line.tell = (i) => { line.textContent = said[i] ? "Predicted: " + said[i].replace(/ %$/, "\u00a0%") : ""; };
+    line.tell = (i) => { line.textContent = said[i] ? "Predicted: " + said[i].replace(/ %/g, "\u00a0%") : ""; };
     return said.length ? [line] : [];
   }
   // a canvas between its ticks: [position within 0..1, text] along the left side and below
@@ -39,7 +40,9 @@
       const out = make("output"), select = make("select", { ariaLabel: "What is shown" });
       out.setAttribute("aria-live", "polite");
       d.planes.forEach((p, i) => select.append(make("option", { value: i, textContent: p.name })));
+      const hint = hinted.map ? "" : "Point at a cell, tap it, or use the arrow keys.";
       let x = 0.5, y = 0.5, shown = 0, touched = false;
+      hinted.map = true;
       const images = planes.map((v, i) => raster(v, rows, columns, { top: d.planes[i].top, flip: d.lower }));
       const draw = () => {
         const context = show(canvas, images[shown], false);
@@ -53,7 +56,7 @@
         const at = row * columns + column;
         const text = d.planes.map((p, i) => `${p.name} ${number(planes[i][at])}`).join(" · ");
         const bar = d.bars ? ` · ${d.bar} ${percent(d.bars[row])}` + (Number.isNaN(d.whole) ? "" : ` (whole model: ${percent(d.whole)})`) : "";
-        out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${text}${bar}` : "Point at a cell, tap it, or use the arrow keys.";
+        out.textContent = touched ? `${d.rows[row]} × ${d.columns[column]}: ${text}${bar}` : hint;
       };
       onPoint(canvas, () => [x, y, columns, rows], (a, b) => { x = a; y = b; touched = true; draw(); }, host.dataset.alt);
       const legend = scale(d.planes[0].top, d.planes[0].name), note = make("div", { className: "axis" });
@@ -238,7 +241,7 @@
         const k = Math.floor(((e.clientY - box.top) / box.height) * down) * across + Math.floor(((e.clientX - box.left) / box.width) * across);
         if (k < heads) store.set({ head: store.state.head === k ? -1 : k });
       });
-      host.append(make("div", { className: "stage" }, pane("Point at a patch", image, ...said), pane("Where it attends", seen), pane("All heads of the block; click or tap one", wall)), scale("largest", "share of attention"), out);
+      host.append(make("div", { className: "stage" }, pane("Point at a patch", image, ...said), pane("Where it attends", seen), pane("All heads of the block: choose one", wall)), scale("largest", "share of attention"), out);
       store.all.push(draw);
       return { images: count, depth: blocks, heads, classToken: d.prefix > 0 };
     },
@@ -344,7 +347,8 @@
 
   // a chart: the label of the point nearest to the mouse or finger, or of the next one by the arrow keys
   function chart(host) {
-    const points = json(host.dataset.points), svg = host.querySelector("svg"), out = make("output", { textContent: "Point at the chart, tap it, or use the arrow keys." });
+    const points = json(host.dataset.points), svg = host.querySelector("svg"), out = make("output", { textContent: hinted[host.className] ? "" : "Point at the chart, tap it, or use the arrow keys." });
+    hinted[host.className] = true;
     const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
     for (const [k, v] of Object.entries({ r: 5, fill: "none", stroke: "currentColor", "stroke-width": 2, visibility: "hidden", class: "ring" })) ring.setAttribute(k, v);
     svg.append(ring);

@@ -1,11 +1,11 @@
-"""One self-contained HTML file from collected results: the verdicts, then a section per question."""
+"""One self-contained HTML file from collected results: images first, then the verdicts, a section per question."""
 
 import base64
 import importlib.resources
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from sightline.report.collect import Collection, PageEntry
 from sightline.report.figures import WIDTH, Drawing, inline_svg, interval_plot, narrow_drawing
-from sightline.report.sections import Section, data_name, images_label, sections
+from sightline.report.sections import Section, data_name, data_names, images_label, sections
 from sightline.report.sketches import sketch
 from sightline.spec import Result, legible, to_json
 from sightline.studies.claims import CLAIMS, without_verdict
@@ -26,6 +26,7 @@ from sightline.views.view import model_names, said
 DAMAGED = "The numbers of this result are inconsistent"
 READS = {c.number: [t.__name__ for t in (*c.reads, *c.related)] for c in CLAIMS}  # types of results by claim
 STATES = {"holds": "holds", "does not hold": "not", "undecided": "open"}  # and their CSS classes
+PLURAL = {"holds": "hold", "does not hold": "do not hold", "undecided": "undecided"}
 HIDDEN = ("key", "models", "gradient sums", "cells", "predictions")  # entries of `how` that are long or shown elsewhere
 T = TypeVar("T")
 Values = dict[str, Any]  # the variables of a template
@@ -45,6 +46,11 @@ class Page:
     narrow: dict[str, Drawing] = field(default_factory=dict)  # the drawings for phones, by entry; drawn when needed
     room: int = ROOM  # bytes for attention
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The names of the datasets, by the fingerprint of their images."""
+        return data_names(self.found.entries)
+
     def render(self) -> str:
         """The HTML file."""
         files = importlib.resources.files("sightline.report")
@@ -59,25 +65,51 @@ class Page:
             js=Markup("".join((files / name).read_text() for name in ("canvas.js", "page.js"))),
             first=[s for s in made if s.get("leads")],
             others=[s for s in made if not s.get("leads")],
+            links=[links([s for s in made if bool(s.get("leads")) is leads]) for leads in (True, False)],
+            headlines=self.headlines(),
             scripts=self.scripts,
             **self.summary(),
         )
 
     def lead(self) -> str:
         """How many results, of which models, on which images."""
-        names = list(dict.fromkeys(n for e in self.found.entries for n in model_names(e.result)))
-        data = list(dict.fromkeys(d for e in self.found.entries if (d := data_name(e.result))))
-        models = f" on {' and '.join(names)}" if names else ""
-        images = f", images of {' and '.join(data)}" if data else ""
-        return f"{len(self.found.entries)} results{models}{images}."
+        entries = self.found.entries
+        names = list(dict.fromkeys(n for e in entries for n in model_names(e.result)))
+        data = list(dict.fromkeys(d for e in entries if (d := data_name(e.result, self.names))))
+        count = f"{len(entries):,} result{'s' * (len(entries) > 1)}"
+        models = f" about {enumeration(names)}" if names else ""
+        return f"{count}{models}{f', on images of {enumeration(data)}' if data else ''}."
+
+    def headlines(self) -> list[tuple[str, list[Values]]]:
+        """How good the models are, a number each, by what was measured on which images: a line before all else."""
+        rows: dict[str, list[Values]] = {}
+        for s in sections(self.found.entries):
+            for e in s.entries:
+                made = attempt(partial(self.headline, s.name, e), lambda why: {})
+                if made:
+                    rows.setdefault(made["of"], []).append(made)
+        return list(rows.items())
+
+    def headline(self, section: str, e: PageEntry) -> Values:
+        """The number of one measurement, what it is of, and of which model; a link to its section."""
+        make = view_of(e.result).headline
+        if make is None:
+            return {}
+        number, what, interval = map(legible, make(e.result))
+        images = f" on {images_label(e.result, self.names)}" if data_name(e.result, self.names) else ""
+        model = enumeration(model_names(e.result))
+        of = f"{what[0].upper()}{what[1:]}{images}"
+        return {"section": section, "number": number, "of": of, "interval": interval, "model": model}
 
     def summary(self) -> Values:
         """Counts, one line per verdict, claims without a verdict, and what is missing from the page."""
         states: list[str] = [v.state for v in self.verdicts]
-        groups = self.groups()
+        groups = self.groups(self.verdicts)
         alarming = ("Left out", "could not", "failed")
         return {
-            "counts": [(states.count(state), state, css) for state, css in STATES.items()],
+            "counts": [
+                (n := states.count(state), state if n == 1 else PLURAL[state], css) for state, css in STATES.items()
+            ],
             "groups": [g for g in groups if g["decided"]],
             "undecided": [g for g in groups if not g["decided"]],
             "claims": len(CLAIMS),
@@ -86,10 +118,10 @@ class Page:
             "alarm": any(word in n for n in self.found.notices for word in alarming),
         }
 
-    def groups(self) -> list[Values]:
+    def groups(self, verdicts: list[Verdict]) -> list[Values]:
         """The verdicts by claim, with what each model or pair of models says inside."""
         found: dict[str, list[Verdict]] = {}
-        for v in self.verdicts:
+        for v in verdicts:
             found.setdefault(v.claim, []).append(v)
         return [
             {
@@ -106,7 +138,7 @@ class Page:
     def card(self, v: Verdict) -> Values:
         """A verdict with its effects, and with the images if two verdicts differ only in these."""
         same = Counter((w.claim, w.models) for w in self.verdicts)
-        known = {e.result.about.images: images_label(e.result) for e in reversed(self.found.entries)}
+        known = {e.result.about.images: images_label(e.result, self.names) for e in reversed(self.found.entries)}
         remarks = (v.why(), v.survives(), v.note if v.effects else "")  # without effects, the note is the reason
         return {
             "verdict": v,
@@ -125,29 +157,33 @@ class Page:
             "name": s.name,
             "results": " ".join(sorted(e.name for e in s.entries)),
             "heading": s.heading,
+            "topic": s.topic,
+            "suffix": s.suffix,
             "alone": alone,
             "sentence": sentence(s.first),
-            "figures": [self.figure(e, room) for e in s.entries],
+            "figures": [self.figure(e, room, beside=len(s.entries) - 1) for e in s.entries],
             "paper": s.paper,
             "sketch": sketch(type(s.first).__name__) if s.paper else None,
             "leads": s.leads,
-            "cards": [self.card(v) for v in s.verdicts(self.verdicts)],
+            "groups": self.groups(s.verdicts(self.verdicts)),
             "details": [{"title": e.result.title} | details(e.result) for e in s.entries],
             "downloads": [(f"{e.name}.npz", self.address(e)) for e in s.entries],
         }
 
-    def figure(self, e: PageEntry, room: int) -> Values:
-        """The widget, the drawing, or both; for several models, each with its name and its sentence."""
+    def figure(self, e: PageEntry, room: int, *, beside: int) -> Values:
+        """The widget, the drawing, or both; for several models, each with its name and its sentence. With more than one
+        other beside it, there is never room for the wide drawing."""
         text = sentence(e.result)
         alt = f"{e.result.title}. {text}"
-        made: Values = {"name": ", ".join(model_names(e.result)) or e.result.title, "sentence": text, "alt": alt}
+        made: Values = {"name": enumeration(model_names(e.result)) or e.result.title, "sentence": text, "alt": alt}
         made |= attempt(lambda: self.widget(e, room), lambda why: {"widget": None, "problem": why})
         made["drawn"] = []
-        if e.name in self.drawings and (made["widget"] is None or view_of(e.result).figure_and_widget):
+        if e.name in self.drawings and (made["widget"] is None or view_of(e.result).draws_beside_widget(e.result)):
             if e.name not in self.narrow:
                 self.narrow[e.name] = attempt(lambda: narrow_drawing(e.result), lambda why: self.drawings[e.name])
-            wide, slim = self.drawings[e.name], self.narrow[e.name]
-            made["drawn"] = [self.drawn(wide, e.name, "wide", alt), self.drawn(slim, f"{e.name}-slim", "slim", alt)]
+            slim = self.drawn(self.narrow[e.name], f"{e.name}-slim", "slim only" if beside > 1 else "slim", alt)
+            wide = [] if beside > 1 else [self.drawn(self.drawings[e.name], e.name, "wide", alt)]
+            made["drawn"] = [*wide, slim]
         return made
 
     def drawn(self, drawing: Drawing, name: str, css: str, alt: str) -> Values:
@@ -186,6 +222,19 @@ def environment() -> Environment:
     return made
 
 
+def links(made: list[Values]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The navigation: each topic once, with a link to its section, or to each of several with what tells them apart."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for s in made:
+        found.setdefault(s["topic"] if "topic" in s else s["name"], []).append((s["name"], s.get("suffix", "")))
+    return list(found.items())
+
+
+def enumeration(names: list[str]) -> str:
+    """Names as a sentence lists them: a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)
+
+
 def sentence(r: Result) -> str:
     """The sentence about a result; for a damaged one, that it is damaged."""
     return attempt(lambda: view_of(r).sentence_of(r), lambda why: f"{DAMAGED} ({why}).")
@@ -213,7 +262,8 @@ def details(r: Result) -> Values:
     """Caption, how it was computed, and the numbers of the summary."""
 
     def make() -> Values:
-        how = [(k, plain_text(v)) for k, v in r.how.items() if k not in HIDDEN]
+        named = {k: data_name(r) for k in ("data", "dataset") if isinstance(r.how.get(k), str)}  # without its path
+        how = [(k, plain_text(v)) for k, v in {**r.how, **named}.items() if k not in HIDDEN]
         ends = r.intervals()
         shown = list(r.summary().items())[:24]
         numbers = [(k, legible(said(v, ends.get(k), lambda x: format(x, ".4g")))) for k, v in shown]

@@ -1,11 +1,13 @@
 """Small sketches of what the papers' figures look like, drawn by us: shapes of curves and maps, no data of theirs."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 260, 132
 LEFT, RIGHT, TOP, BOTTOM = 30, 8, 20, 24  # margins of a chart
+LETTER = 6.5  # pixels of one letter of a name
 COLORS = ("#0072b2", "#d55e00", "#009e73")
 Point = tuple[float, float]  # within 0..1, from the lower left
 Curve = tuple[str, list[Point]]
@@ -44,13 +46,22 @@ def curves(across: str, up: str, *lines: Curve) -> Callable[[], Markup]:
         for color, (name, points) in zip(COLORS, lines):
             path = "M" + "L".join(map(at, points))
             body += f'<path d="{path}" fill="none" stroke="{color}" stroke-width="2.5" stroke-linejoin="round"/>'
-            x, y = (float(v) for v in at(points[-1]).split())
             highest = all(points[-1][1] >= other[-1][1] for _, other in lines)
-            body += _text(x, y - 6 if highest else y + 15, name, color=color, anchor="end")
+            x, y = _beside(name, [tuple(map(float, at(p).split())) for p in points], above=highest)
+            body += _text(x, y, name, color=color, anchor="end")
         names = "; ".join(name for name, _ in lines if name)
         return _svg(body, f"Sketch: {up} by {across}. {names}")
 
     return make
+
+
+def _beside(name: str, points: Sequence[tuple[float, ...]], *, above: bool) -> tuple[float, float]:
+    """Where a name ends at the end of a curve without touching it: above or below all of it that is as wide."""
+    (x, y), start = points[-1], points[-1][0] - LETTER * len(name)
+    spans = itertools.pairwise(points)
+    meets = [c + (d - c) * (max(a, start) - a) / (b - a) for (a, c), (b, d) in spans if b > start and b > a]
+    ends = [y, *meets, *(p[1] for p in points if p[0] >= start)]
+    return x, min(ends) - 6 if above else max(ends) + 15
 
 
 def _cells(values: list[list[float]], x: float, y: float, side: float) -> str:

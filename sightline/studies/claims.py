@@ -37,6 +37,7 @@ class Claim:
     """One claim of a paper in our words, where it is made, and how results decide it."""
 
     number: str
+    brief: str  # for a line of a terminal
     source: str
     statement: str
     judge: Callable[[Evidence], Iterator[Assessment]]
@@ -55,6 +56,7 @@ TWO = "sightline compare of a ViT and a CNN"
 CLAIMS = (
     Claim(
         number="V7",
+        brief="Near patches: similar position embeddings",
         source=f"{V}, figure 7 middle",
         statement="The closer two patches are, the more similar their position embeddings; patches of one row or "
         "column are more similar than their distance alone explains.",
@@ -64,6 +66,7 @@ CLAIMS = (
     ),
     Claim(
         number="V8",
+        brief="Heads: local and global low, global high",
         source=f"{V}, figure 7 right",
         statement="In the lowest block some heads are local and some global; attention distance grows with depth, and "
         "most heads of the upper half are global.",
@@ -73,6 +76,7 @@ CLAIMS = (
     ),
     Claim(
         number="V9",
+        brief="A hybrid's lowest heads look farther",
         source=f"{V}, section 4.5",
         statement="The most local head of a hybrid's lowest block looks farther than that of a ViT's.",
         judge=head_claims.hybrid_heads,
@@ -81,6 +85,7 @@ CLAIMS = (
     ),
     Claim(
         number="V10",
+        brief="Patch filters: few and smooth components",
         source=f"{V}, figure 7 left",
         statement="The first principal components of the patch filters explain more of them, and are smoother, than "
         "those of random filters.",
@@ -90,6 +95,7 @@ CLAIMS = (
     ),
     Claim(
         number="V14",
+        brief="Rollout lies on the regions that matter",
         source=f"{V}, figure 6",
         statement="Attention rolled out over all layers lies on the regions that matter for the class.",
         judge=vit_claims.rollout_focus,
@@ -101,6 +107,7 @@ CLAIMS = (
     ),
     Claim(
         number="B4",
+        brief="More shots, higher accuracy",
         source=f"{B}, figure 4",
         statement="More shots give higher accuracy.",
         judge=vit_claims.shots,
@@ -109,6 +116,7 @@ CLAIMS = (
     ),
     Claim(
         number="B6",
+        brief="Episodes: more ways hurt, more shots help",
         source="seminar notes",
         statement="Episodic accuracy falls with the number of ways and rises with the number of shots.",
         judge=vit_claims.ways_and_shots,
@@ -117,6 +125,7 @@ CLAIMS = (
     ),
     Claim(
         number="C1",
+        brief="ViT layers are more alike than a ResNet's",
         source=f"{R}, figure 1",
         statement="Lower and upper layers of a ViT are more similar than those of a ResNet, and its heat map is more "
         "uniform.",
@@ -127,6 +136,7 @@ CLAIMS = (
     ),
     Claim(
         number="C2",
+        brief="A ResNet's heat map falls into stages",
         source=f"{R}, figure 1",
         statement="The heat map of a ResNet falls into stages.",
         judge=cka_claims.stage_blocks,
@@ -136,6 +146,7 @@ CLAIMS = (
     ),
     Claim(
         number="C3",
+        brief="ResNet's lower half: ViT's lowest quarter",
         source=f"{R}, figure 2",
         statement="The lower half of a ResNet matches about the lowest quarter of a ViT, the upper half the third "
         "after it.",
@@ -146,6 +157,7 @@ CLAIMS = (
     ),
     Claim(
         number="C4",
+        brief="ViT's top third is like no ResNet layer",
         source=f"{R}, figure 2",
         statement="The top third of a ViT is not similar to any layer of a ResNet.",
         judge=cka_claims.top_third,
@@ -155,6 +167,7 @@ CLAIMS = (
     ),
     Claim(
         number="C5",
+        brief="Low blocks: some heads local; high: none",
         source=f"{R}, figure 3",
         statement="The two lowest blocks mix local and global heads; the two highest have global heads only.",
         judge=head_claims.low_and_high_heads,
@@ -163,6 +176,7 @@ CLAIMS = (
     ),
     Claim(
         number="C7",
+        brief="Local heads are most like a ResNet's layers",
         source=f"{R}, figure 5",
         statement="The more local a head of the lowest blocks is, the more similar its output is to the lower layers "
         "of a ResNet.",
@@ -172,6 +186,7 @@ CLAIMS = (
     ),
     Claim(
         number="C8",
+        brief="ViT's receptive fields are larger early on",
         source=f"{R}, figure 6",
         statement="Effective receptive fields of lower layers are larger in a ViT than in a ResNet; a ResNet's grow "
         "gradually, a ViT's in one jump.",
@@ -182,6 +197,7 @@ CLAIMS = (
     ),
     Claim(
         number="C9",
+        brief="Own patch dominates a ViT's receptive field",
         source=f"{R}, figures C.1 to C.4",
         statement="After the residual addition a token's own patch dominates a ViT's receptive field at all depths, "
         "before it much less; a ResNet shows no such difference.",
@@ -191,6 +207,7 @@ CLAIMS = (
     ),
     Claim(
         number="C10",
+        brief="Class token: skipped low, rewritten high",
         source=f"{R}, figure 7",
         statement="The class token passes through the skip connections more than patch tokens do up to some depth, and "
         "less from there on.",
@@ -200,6 +217,7 @@ CLAIMS = (
     ),
     Claim(
         number="C11",
+        brief="Skips carry more in a ViT than in a ResNet",
         source=f"{R}, figure 7",
         statement="Skip connections carry more in a ViT than in a ResNet.",
         judge=residual_claims.skips_of_both,
@@ -208,6 +226,7 @@ CLAIMS = (
     ),
     Claim(
         number="C12",
+        brief="Class token's late changes are the MLP's",
         source=f"{R}, figures E.1 and E.2",
         statement="Late changes of the class token come from the MLP more than from attention; cosines cross over as "
         "ratios do.",
@@ -217,6 +236,7 @@ CLAIMS = (
     ),
     Claim(
         number="C14",
+        brief="ViT tokens stay localized to the last block",
         source=f"{R}, figure 9",
         statement="In the last block of a ViT with a class token, interior tokens are still more similar to their own "
         "input patch than to others.",
@@ -226,6 +246,7 @@ CLAIMS = (
     ),
     Claim(
         number="C15",
+        brief="A ResNet's last map is less localized",
         source=f"{R}, figure 9",
         statement="The last feature map of a ResNet is less well localized; its earlier stages are better than that, "
         "and still below the ViT.",
@@ -235,6 +256,7 @@ CLAIMS = (
     ),
     Claim(
         number="C16",
+        brief="Average pooling costs a ViT localization",
         source=f"{R}, figure 10",
         statement="Trained with average pooling, a ViT loses localization.",
         judge=place_claims.own_place_by_pool,
@@ -244,6 +266,7 @@ CLAIMS = (
     ),
     Claim(
         number="C17",
+        brief="Single top tokens: CLS poor, GAP good",
         source=f"{R}, figure 11a",
         statement="Single tokens at the top predict the class poorly after CLS training, and well after GAP training.",
         judge=probe_claims.tokens_by_pool,
@@ -253,6 +276,7 @@ CLAIMS = (
     ),
     Claim(
         number="C18",
+        brief="Probes: CLS and GAP end up equal",
         source=f"{R}, figure 11b",
         statement="Probed the way they were trained, both models end up equal; a GAP model's first token is poor early "
         "and good late; the mean of a CLS model's tokens equals its class token until the last third, then falls off.",
@@ -263,6 +287,7 @@ CLAIMS = (
     ),
     Claim(
         number="C19",
+        brief="CLS and GAP agree up to the middle",
         source=f"{R}, appendix D",
         statement="CLS and GAP models agree up to the middle and differ at the end.",
         judge=probe_claims.middle_and_end,
@@ -272,6 +297,7 @@ CLAIMS = (
     ),
     Claim(
         number="C20",
+        brief="Less data changes the upper blocks",
         source=f"{R}, figure 12",
         statement="With less training data the lower blocks stay the same and the upper ones change, in larger models "
         "more.",
@@ -282,6 +308,7 @@ CLAIMS = (
     ),
     Claim(
         number="C22",
+        brief="Middle third: a ViT predicts better",
         source=f"{R}, figure 13",
         statement="The middle third of a ViT predicts the class better than that of a ResNet.",
         judge=probe_claims.middle_of_both,

@@ -67,7 +67,7 @@ class Effect:
             found = f"{self.value:.3g} (read from the weights)"
         elif math.isfinite(self.low) and math.isfinite(self.high):
             many = f"{self.n:,} " if self.n else ""
-            found = f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}] over {many}{self.over}"
+            found = f"{effect_text(vars(self))} over {many}{self.over}"
         else:
             found = f"{self.value:.3g}, no interval" if math.isfinite(self.value) else "not measured"
         place = f"within {self.margin:.3g} of" if self.side == "within" else self.side
@@ -222,10 +222,10 @@ def distance_to_bound(effect: Mapping[str, Any]) -> float:
 
 
 def effect_text(effect: Mapping[str, Any] | None) -> str:
-    """Value and interval for people to read.
+    """Value and interval for people to read, with as many digits as the interval carries.
 
-    >>> sl.studies.effect_text({"value": 0.25, "low": 0.125, "high": 0.375})
-    '0.25 [0.125 to 0.375]'
+    >>> sl.studies.effect_text({"value": 0.02113, "low": 0.0008, "high": 0.0415})
+    '0.021 [0.001 to 0.042]'
     >>> sl.studies.effect_text({"value": 0.25, "low": float("nan"), "high": float("nan")})
     '0.25, no interval'
     >>> sl.studies.effect_text(None)
@@ -233,6 +233,18 @@ def effect_text(effect: Mapping[str, Any] | None) -> str:
     """
     if effect is None or math.isnan(effect["value"]):
         return "not measured"
-    known = not (math.isnan(effect["low"]) or math.isnan(effect["high"]))
-    interval = f" [{effect['low']:.3g} to {effect['high']:.3g}]" if known else ", no interval"
-    return legible(f"{effect['value']:.3g}{interval}")
+    ends = (effect["low"], effect["high"])
+    if any(map(math.isnan, ends)):
+        return legible(f"{effect['value']:.3g}, no interval")
+    digits = _decimals(*ends, effect.get("bound", 0.0))
+    return legible(f"{effect['value']:z.{digits}f} [{ends[0]:z.{digits}f} to {ends[1]:z.{digits}f}]")
+
+
+def _decimals(low: float, high: float, bound: float) -> int:
+    """Two digits of half the interval; more where an end would read as the bound that it is not."""
+    half = (high - low) / 2
+    digits = 1 - math.floor(math.log10(half)) if math.isfinite(half) and half > 0 else 3
+    digits = min(max(digits, 0), 6)
+    while digits < 6 and any(end != bound and round(end, digits) == bound for end in (low, high)):
+        digits += 1
+    return digits

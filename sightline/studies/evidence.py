@@ -66,16 +66,20 @@ class Evidence:
         where: Where = anything,
     ) -> Iterator[Assessment]:
         """Judge pairs of models by results on the same images. Where both have results, but on different images, the
-        assessment says so and decides nothing."""
+        assessment says so and decides nothing; it is left out where other pairs can be compared."""
+        apart: list[Assessment] = []
+        compared = False
         for a, b in pairs:
             first, second = a.each(kind, where), b.each(kind, where)
             shared = [images for images in first if images in second]
+            compared = compared or bool(shared)
             for images in shared:
                 found = judge(a, b, first[images], second[images])
                 if found is not None:
                     yield replace(found, images=images)
             if first and second and not shared:
-                yield Assessment(models=(a.id, b.id), effects=(), note=OTHER_IMAGES)
+                apart.append(Assessment(models=(a.id, b.id), effects=(), note=OTHER_IMAGES))
+        yield from () if compared else apart
 
     def between(self, kind: type[R]) -> Iterator[tuple[Model, Model, R]]:
         """Results about two models."""

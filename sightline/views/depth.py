@@ -22,6 +22,7 @@ from sightline.views.style import (
     heat,
     in_a_row,
     is_narrow,
+    legend_above,
     mosaic,
     panels,
     spread_out,
@@ -71,11 +72,11 @@ def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
 def feature_pca_sentence(r: FeaturePCA) -> str:
     ends, numbers = r.intervals(), r.summary()
     first, last = numbers.values()
-    way = "more" if last > first else "less"
+    way, least = "more" if last > first else "less", percent(float(r.explained.min()))
     before, after = (said(value, ends.get(name), inside=True) for name, value in numbers.items())
     return (
-        f"The cells of one image are {way} similar at the end (mean cosine {after}) than after the first block "
-        f"({before}); the components shown hold {percent(float(r.explained.min()))} of the variance or more."
+        f"Cells of the same image are {way} similar after the last block (mean cosine {after}) than after the "
+        f"first ({before}). The components shown explain at least {least} of the variance."
     )
 
 
@@ -104,13 +105,9 @@ FEATURE_PCA = View(
 
 def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     """Maps by depth (Raghu et al., figure 6), and the radii that hold 50 % and 90 % of their mass."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 4))
-    chosen = spread_out(len(r.maps), in_a_row(6))
-    axes = above.subplots(1, len(chosen), squeeze=False)[0]
-    for ax, i in zip(axes, chosen):
-        small = coarse_field(r.maps[i])
-        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=SIMILARITY, vmin=0, vmax=1)
-        bare(ax, f"block {i + 1}")
+    above, below = (None, figure) if is_narrow() else figure.subfigures(2, 1, height_ratios=(3, 4))
+    if above is not None:
+        _fields(r, above)
     ax = below.subplots()
     depth = np.arange(1, len(r.maps) + 1)
     for j, share in enumerate((50, 90)):
@@ -124,6 +121,15 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     ax.set_ylabel("radius, pixels")
     ax.set_ylim(bottom=0)
     ax.legend(loc="best")
+
+
+def _fields(r: ReceptiveField, figure: Any) -> None:
+    chosen = spread_out(len(r.maps), in_a_row(6))
+    axes = figure.subplots(1, len(chosen), squeeze=False)[0]
+    for ax, i in zip(axes, chosen):
+        small = coarse_field(r.maps[i])
+        ax.imshow(np.sqrt(small / max(float(small.max()), 1e-300)), cmap=SIMILARITY, vmin=0, vmax=1)
+        bare(ax, f"block {i + 1}")
 
 
 def coarse_field(field: NDArray, side: int = 112) -> NDArray:
@@ -143,9 +149,9 @@ def receptive_sentence(r: ReceptiveField) -> str:
     first, last = (said(float(r.radii[i, 0]), r.interval(i, 0), whole) for i in (0, -1))
     own = [said(float(r.own[i]), r.interval(i, 2), percent) for i in (0, -1)]
     return (
-        f"Half of the mass lies within {first} pixels of the token in the first block and within "
-        f"{last} in the last (the image is {width} wide); the token's own cell holds "
-        f"{own[0]} of it in the first block and {own[1]} in the last."
+        f"Half of the receptive field lies within {first} pixels of the token in the first block and within {last} in "
+        f"the last (the image is {width} pixels wide); the token's own cell holds {own[0]} of it in the first block "
+        f"and {own[1]} in the last."
     )
 
 
@@ -171,7 +177,7 @@ RECEPTIVE_FIELD = View(
     sentence=receptive_sentence,
     draw=draw_receptive,
     size=(8.6, 5.0),
-    narrow=4.6,
+    narrow=2.9,
     several_panels=True,
     paper=Paper(
         f"{RAGHU}, figures 6 and C.1 to C.4",
@@ -195,6 +201,7 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
         shown = axes[0].imshow(log, cmap="cividis", aspect="auto", origin="upper", extent=ends)
         axes[0].set_xlabel("token (the first: class token)" if np.isfinite(r.class_token[0]).any() else "token")
         axes[0].set_ylabel("addition, first to last")
+        whole_numbers(axes[0])
         axes[0].spines[:].set_visible(False)
         figure.colorbar(shown, ax=axes[0], label="log₁₀ |skip| / |branch|", fraction=0.05, pad=0.02)
     ax = axes[-1]
@@ -210,8 +217,9 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     ax.yaxis.set_minor_formatter(lambda value, _: f"{value:.3g}" if f"{value:.0e}"[0] in "25" else "")
     ax.set_xlabel("addition, first to last")
+    whole_numbers(ax)
     ax.set_ylabel("|skip| / |branch|")
-    ax.legend(loc="best")
+    legend_above(ax)
 
 
 def residual_sentence(r: ResidualRatios) -> str:
@@ -222,16 +230,19 @@ def residual_sentence(r: ResidualRatios) -> str:
     numbers, ends = r.summary(), r.intervals()
     ratio = said(numbers[MEDIAN], ends.get(MEDIAN), one_digit)
     most = said(float(r.ratio[i]), over_groups(lambda x: float(x[i]), r.part(0), least=0.0), one_digit)
-    text = f"Skips carry {ratio} times what branches add (median), {most} times at {r.names[i]}, the most"
+    text = (
+        f"What a skip connection carries has {ratio} times the norm of what its branch adds (median of all additions); "
+        f"at {r.names[i]}, where it is most, {most} times"
+    )
     if not r.has_class_token:
         return text + "."
     above = r.class_minus_patches() > 0
     count = over_groups(lambda c, p: float((c > p).sum()), r.part(1), r.part(0), step=1.0, least=0, most=len(above))
     many = said(float(above.sum()), count, whole)
-    text += f"; the class token's ratio is above the patches' at {many} of {len(above)} additions"
+    text += f". The ratio is larger for the class token than for patches at {many} of {len(above)} additions"
     if np.isfinite(numbers[TAKE_OVER]):
         at = said(numbers[TAKE_OVER], ends.get(TAKE_OVER), one_digit)
-        text += f", and falls below it at addition {at}"
+        text += f", and falls below theirs at addition {at}"
     return text + "."
 
 
@@ -372,7 +383,7 @@ def inductive_bias_sentence(r: InductiveBias) -> str:
     return (
         f"{one('locality of the first block', percent)} of the first block's receptive field lies within an eighth of "
         f"the image, {one('locality of the last block', percent)} of the last block's; a shift by one cell leaves an "
-        f"equivariance error of {one('equivariance error')}, shuffling the patches changes the pooled features by "
+        f"equivariance error of {one('equivariance error')}, and shuffling the patches changes the pooled features by "
         f"{one('permutation error of pooled features')}."
     )
 

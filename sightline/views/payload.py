@@ -3,6 +3,7 @@
 import base64
 import io
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,12 +77,12 @@ def heat_map(values: dict[str, NDArray], names: tuple[tuple[str, ...], ...], **m
     return {"widget": "heat", "rows": labels[0], "columns": labels[1], "planes": planes, "notice": notice, **more}
 
 
-def block_marks(blocks: tuple[int, ...]) -> list[tuple[float, str]]:
-    """The middle of each run of layers of one block, within 0..1, with its number from 1; at most 14 of them."""
+def block_marks(blocks: Sequence[str]) -> list[tuple[float, str]]:
+    """The middle of each run of layers of one block, within 0..1, with its name; at most 14. No name: no mark."""
     ends = [i for i in range(1, len(blocks)) if blocks[i] != blocks[i - 1]]
-    runs = [(a, b) for a, b in zip([0, *ends], [*ends, len(blocks)]) if blocks and blocks[a] >= 0]
+    runs = [(a, b) for a, b in zip([0, *ends], [*ends, len(blocks)]) if blocks and blocks[a]]
     step = -(-len(runs) // 14) or 1
-    return [((a + b) / 2 / len(blocks), str(blocks[a] + 1)) for a, b in runs[::step]]
+    return [((a + b) / 2 / len(blocks), blocks[a]) for a, b in runs[::step]]
 
 
 def tiles(maps: NDArray, grid: tuple[int, int], *, what: str, about: str) -> Payload:

@@ -23,7 +23,7 @@ from sightline.views.view import Paper, Payload, View, percent
 
 def draw_split(r: PositionContent, figure: Any) -> None:
     """Shares by block and position by head above; attention and its parts from one patch below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(5, 1) if is_narrow() else (3, 2))
+    above, below = (figure, None) if is_narrow() else figure.subfigures(2, 1, height_ratios=(3, 2))
     left, right = panels(above, 2)
     bottom = np.zeros(r.total.shape[0])
     for name, share, color in zip(PARTS, r.by_block(), (COLORS[0], COLORS[1], COLORS[4])):
@@ -39,8 +39,13 @@ def draw_split(r: PositionContent, figure: Any) -> None:
     blocks, heads = r.total.shape
     right.scatter(np.repeat(np.arange(1, blocks + 1), heads), r.share[0].ravel(), color=COLORS[0], s=22)
     right.set(xlabel="block", ylabel="share of position, one dot per head", ylim=(-0.03, 1.03))
+    if below is not None:
+        _one_head(r, below)
+
+
+def _one_head(r: PositionContent, figure: Any) -> None:
     block, head = r.most_positional()
-    axes = map_rows(below, 4, 1)[0]
+    axes = map_rows(figure, 4, 1)[0]
     axes[0].imshow(r.image)
     cell = (r.grid[0] // 2) * r.grid[1] + r.grid[1] // 2
     frame_cell(axes[0], cell, r.grid, r.image.shape[:2])
@@ -52,7 +57,7 @@ def draw_split(r: PositionContent, figure: Any) -> None:
 
 
 def split_sentence(r: PositionContent) -> str:
-    each = r.by_block()
+    each = np.maximum(r.by_block(), 0.0)  # an unbiased estimate of a share can lie below 0
     most = int(each[0].argmax())
     block, head = r.most_positional()
     half = r.band() if len(r.replicates) else np.full(each.shape, np.nan)
@@ -63,9 +68,9 @@ def split_sentence(r: PositionContent) -> str:
     share, wide = float(r.share[0, block, head]), float(r.head_band()[0, block, head])
     one = percent(share) + between(share, wide, percent, most=1)
     return (
-        f"Position explains {first} of the first block's logits, {top} at most (block {most + 1}) and {last} of the "
-        f"last block's; what an image adds to a key, regardless of the query, explains {key} there. The most "
-        f"positional is head {head + 1} of block {block + 1}: {one}."
+        f"Position explains {first} of the variance of attention logits in the first block, {last} in the last, and "
+        f"{top} at most (block {most + 1}). What an image adds to a key, regardless of the query, explains {key} in "
+        f"the last block. The most positional is head {head + 1} of block {block + 1}: {one}."
     )
 
 
@@ -95,7 +100,7 @@ SPLIT = View(
     sentence=split_sentence,
     draw=draw_split,
     size=(9.0, 5.2),
-    narrow=7.4,
+    narrow=6.2,
     several_panels=True,
     paper=Paper(
         "Doshi et al. 2026, by a related decomposition of tokens",

@@ -12,7 +12,7 @@ from sightline.evals.interval import half_width
 from sightline.views.attention import draw_on_images
 from sightline.views.payload import maps_on_images
 from sightline.views.style import COLORS, PALE, finite
-from sightline.views.view import VIT, Paper, Payload, View, captions, pair, percent, said
+from sightline.views.view import VIT, Headline, Paper, Payload, View, captions, pair, percent, said
 
 ON_THE_OBJECT = "How much of a map lies on the object"
 CLASSES = 30  # whose bars fit; of more, the worst
@@ -41,11 +41,13 @@ def attribution_sentence(r: Attribution) -> str:
     gain, chance, same = (said(numbers[name], ends.get(name)) for name in names)
     more = (r.insertion - r.deletion) - (r.insertion_random - r.deletion_random)
     half, mean = float(half_width(more)), float(more.mean())
-    verdict = f"the maps are {'better' if mean > half else 'worse' if -mean > half else 'no better'} than chance"
-    verdict = verdict if math.isfinite(half) else "one image does not say whether the maps are better than chance"
+    count = f"{len(more)} image{'s' * (len(more) > 1)}"
+    verdict = f"{count} cannot tell this from chance"
+    if math.isfinite(half) and abs(mean) > half:
+        verdict = f"the maps are {'better' if mean > 0 else 'worse'} than chance"
     return (
         f"Insertion minus deletion is {gain}, against {chance} for a random order: {verdict}. "
-        f"With randomized weights the maps keep a rank correlation of {same}."
+        f"Maps of the same network with random weights have a rank correlation of {same} with these."
     )
 
 
@@ -116,7 +118,7 @@ def object_focus_sentence(r: ObjectFocus) -> str:
     gains = [(method, *r.gain(method)) for method in r.methods]
     listed = ", ".join(f"{m} {100 * g:+.1f} ± {100 * h:.1f} points" for m, g, h in gains)
     area = said(float(r.area.mean()), r.intervals().get("area of the object"), percent, inside=True)
-    return f"On the object beyond its share of the area ({area}): {listed}."
+    return f"Share of the map on the object, beyond the object's share of the area ({area}): {listed}."
 
 
 OBJECT_FOCUS = View(
@@ -166,6 +168,7 @@ SEGMENTATION = View(
     sentence=segmentation_sentence,
     draw=draw_per_class,
     size=(5.6, 3.8),
+    headline=lambda r: Headline(f"{r.miou:.3f}", "mean IoU", f"{r.interval[0]:.3f} to {r.interval[1]:.3f}"),
 )
 DETECTION = View(
     of=Detection,
@@ -173,4 +176,7 @@ DETECTION = View(
     sentence=detection_sentence,
     draw=draw_per_class,
     size=(5.6, 3.8),
+    headline=lambda r: Headline(
+        f"{r.masks[0]:.3f}", "AP of masks", f"{r.mask_interval[0][0]:.3f} to {r.mask_interval[0][1]:.3f}"
+    ),
 )

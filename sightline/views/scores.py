@@ -18,7 +18,18 @@ from sightline.training.run.curves import Curves
 from sightline.views.measurements import published
 from sightline.views.payload import SIDE, heat_map
 from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
-from sightline.views.view import RAGHU, Paper, Payload, View, one_digit, percent, points, said
+from sightline.views.view import (
+    RAGHU,
+    Headline,
+    Paper,
+    Payload,
+    View,
+    accuracy_headline,
+    one_digit,
+    percent,
+    points,
+    said,
+)
 
 CLASSES = 12  # whose names and numbers fit a confusion matrix; of more, a figure shows the worst confusions
 
@@ -41,7 +52,10 @@ def draw_fewshot(r: FewShot, ax: Any) -> None:
 
 def fewshot_sentence(r: FewShot) -> str:
     rows = zip(r.shots, r.mean, r.half_width)
-    parts = [f"{s} shots {100 * m:.1f} %" + (f" ± {100 * h:.1f}" if math.isfinite(h) else "") for s, m, h in rows]
+    parts = [
+        f"{s} shot{'s' * (s != 1)} {100 * m:.1f} %" + (f" ± {100 * h:.1f}" if math.isfinite(h) else "")
+        for s, m, h in rows
+    ]
     return f"{', '.join(parts)}; chance is {100 / max(len(r.classes), 1):.1f} %."
 
 
@@ -129,9 +143,8 @@ def draw_probes(r: ProbeAccuracy, figure: Any) -> None:
 def probes_sentence(r: ProbeAccuracy) -> str:
     best = int(np.nanargmax(r.mean))
     top = said(float(r.mean[best]), r.interval(best), points, inside=True)
-    return (
-        f"The best layer is {r.layers[best]} ({top}); the last has {said(float(r.mean[-1]), r.interval(-1), points)}."
-    )
+    last = said(float(r.mean[-1]), r.interval(-1), points)
+    return f"The best layer is {r.layers[best]} ({top}); the last reaches {last}."
 
 
 PROBES = View(
@@ -177,14 +190,17 @@ def draw_classification(r: Classification, figure: Any) -> None:
 
 def classification_sentence(r: Classification) -> str:
     wrong = r.confused(1)
-    most = f"; the most frequent mistake is {wrong[0][1]} for {wrong[0][0]} ({wrong[0][2]} times)" if wrong else ""
+    often = f"{wrong[0][2]} time{'s' * (wrong[0][2] > 1)}" if wrong else ""
+    most = f" Most often, {wrong[0][0]} is taken for {wrong[0][1]} ({often})." if wrong else ""
     low, high = r.interval
     ends = r.intervals()
-    top5 = f" Top-5 {said(r.top5, ends.get('top-5'), points)}." if len(r.classes) > 5 else ""
+    top5 = f" Top-5 accuracy {said(r.top5, ends.get('top-5'), points)}." if len(r.classes) > 5 else ""
     off = said(100 * r.calibration_error, _times_100(ends.get("calibration error")), one_digit)
+    count = int(r.counts.sum())
     return (
-        f"{100 * r.top1:.1f} % of {int(r.counts.sum()):,} images are right (95 % interval {100 * low:.1f} to "
-        f"{100 * high:.1f}){most}.{top5} Probabilities are off by {off} points on average."
+        f"{100 * r.top1:.1f} % of {count:,} image{'s' * (count > 1)} correct (95 % interval {100 * low:.1f} to "
+        f"{100 * high:.1f} %).{top5}{most} Confidence and accuracy differ by {off} points on average (calibration "
+        "error)."
     )
 
 
@@ -211,6 +227,7 @@ ACCURACY = View(
     payload=confusion_payload,
     figure_and_widget=True,
     paper=published.of_accuracy,
+    headline=lambda r: accuracy_headline("accuracy", r.top1, r.interval),
 )
 
 
@@ -243,6 +260,7 @@ VTAB = View(
     draw=draw_vtab,
     size=(8.6, 4.6),
     paper=published.of_vtab,
+    headline=lambda r: accuracy_headline(f"accuracy, mean of {len(r.tasks)} tasks", r.score),
 )
 
 
@@ -270,6 +288,7 @@ MULTI_LABEL = View(
     sentence=multilabel_sentence,
     draw=draw_multilabel,
     size=(7.0, 3.8),
+    headline=lambda r: Headline(f"{r.mean_average_precision:.3f}", "mean average precision"),
 )
 
 
@@ -283,7 +302,7 @@ def draw_real(r: ReaL, ax: Any) -> None:
 
 
 def real_sentence(r: ReaL) -> str:
-    return f"{said(r.accuracy, r.interval, points)} of {r.scored:,} images are correct by the reassessed labels."
+    return f"{said(r.accuracy, r.interval, points)} of {r.scored:,} images correct by the reassessed labels."
 
 
 REAL = View(
@@ -293,6 +312,7 @@ REAL = View(
     draw=draw_real,
     size=(6.0, 1.8),
     paper=published.of_real,
+    headline=lambda r: accuracy_headline("accuracy, reassessed labels", r.accuracy, r.interval),
 )
 
 

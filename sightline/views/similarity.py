@@ -54,7 +54,7 @@ def _ways_sentence(r: CKA) -> str:
         return ""
     known = r.p[np.isfinite(r.p)]
     beyond = f"; {percent(float(np.mean(known <= 0.05)))} of the pairs have p ≤ 0.05" if known.size else ""
-    return f" The mean of all pairs computed in other ways: {', '.join(means)}{beyond}."
+    return f" Mean of all pairs, computed in other ways: {', '.join(means)}{beyond}."
 
 
 def _printed_sentence(r: CKA) -> str:
@@ -68,8 +68,8 @@ def _printed_sentence(r: CKA) -> str:
         i, j = (int(k) for k in np.unravel_index(np.nanargmin(s), s.shape))
         halves = said(numbers["lower half to upper half"], known.get("lower half to upper half"))
         return (
-            f"Layers of the lower and the upper half have a mean CKA of {halves}, all pairs one of "
-            f"{mean}; {r.rows[i]} and {r.columns[j]} are the least similar ({cell(i, j)})."
+            f"Layers of the lower and the upper half have a mean CKA of {halves}, all pairs one of {mean}; "
+            f"{r.rows[i]} and {r.columns[j]} are the least similar ({cell(i, j)})."
         )
     best = np.nan_to_num(s, nan=-np.inf).argmax(1)
     top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
@@ -113,10 +113,25 @@ def cka_payload(r: CKA, room: int) -> Payload:
 
 def layer_marks(r: CKA) -> tuple[list[list[tuple[float, str]]], str]:
     """Ticks of both axes by block, or by stage for a CNN, and what their numbers are."""
-    sides = ((r.row_stages, r.row_blocks), (r.column_stages, r.column_blocks))
-    staged = [max(stages, default=-1) >= 0 and max(stages) + 1 < len(set(blocks)) for stages, blocks in sides]
-    marks = [block_marks(stages if by_stage else blocks) for (stages, blocks), by_stage in zip(sides, staged)]
-    return marks, " and ".join(dict.fromkeys("stage" if by_stage else "block" for by_stage in staged))
+    rows, columns = _axis(r.row_stages, r.row_blocks), _axis(r.column_stages, r.column_blocks)
+    staged = any(name.startswith("s") for name in (*rows[0], *columns[0]))
+    unit = " and ".join(dict.fromkeys((rows[1], columns[1]))) + (", s for stage" if staged else "")
+    return [block_marks(rows[0]), block_marks(columns[0])], unit
+
+
+def _axis(stages: tuple[int, ...], blocks: tuple[int, ...]) -> tuple[list[str], str]:
+    """The name of every layer's block or stage from 1, and what these names are. A hybrid has first s1 and so on."""
+    encoder = [b for s, b in zip(stages, blocks) if s < 0 <= b]
+    if max(stages, default=-1) >= 0 and encoder:
+        names = [f"s{s + 1}" if s >= 0 else _number(b - min(encoder)) if b >= 0 else "" for s, b in zip(stages, blocks)]
+        return names, "block"
+    if max(stages, default=-1) >= 0 and max(stages) + 1 < len(set(blocks)):
+        return list(map(_number, stages)), "stage"
+    return list(map(_number, blocks)), "block"
+
+
+def _number(index: int) -> str:
+    return str(index + 1) if index >= 0 else ""
 
 
 def cka_variant(r: CKA) -> str:

@@ -191,6 +191,14 @@ def whole_numbers(ax: Any) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+def legend_above(ax: Any, few: int = 3) -> None:
+    """A legend where it hides nothing: inside for a few lines, else above the axes."""
+    if len(ax.get_legend_handles_labels()[1]) <= few:
+        ax.legend(loc="best")
+    else:
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=1 if is_narrow() else 2)
+
+
 def mosaic(tiles: NDArray, columns: int, gap: int = 1) -> NDArray[np.float64]:
     """Tiles (n, y, x) or (n, y, x, 3) in rows with gaps between; gaps and unused cells are NaN."""
     count, y, x = tiles.shape[:3]

@@ -8,8 +8,15 @@ from sightline.views.measurements.corruption import CORRUPTION
 from sightline.views.measurements.test_sets import TEST_SETS
 from sightline.views.view import View
 
-# how good the models are, then what can be explored on images, then the rest of the papers' questions
+# what can be explored on images, how good the models are (the page's head has the numbers), then the rest of the
+# papers' questions
 VIEWS: tuple[View, ...] = (
+    depth.FEATURE_PCA,
+    attention.HEAD_ATTENTION,
+    tokens.LENS,
+    attention.MAPS,
+    saliency.ATTRIBUTION,
+    tokens.PATCHING,
     scores.ACCURACY,
     TEST_SETS,
     CORRUPTION,
@@ -18,12 +25,6 @@ VIEWS: tuple[View, ...] = (
     scores.VTAB,
     saliency.SEGMENTATION,
     saliency.DETECTION,
-    depth.FEATURE_PCA,
-    attention.HEAD_ATTENTION,
-    tokens.LENS,
-    attention.MAPS,
-    saliency.ATTRIBUTION,
-    tokens.PATCHING,
     tokens.OUTLIERS,
     position_content.SPLIT,
     attention.DISTANCE,

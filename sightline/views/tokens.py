@@ -64,7 +64,7 @@ def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
 
 def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     """Norms by depth and who receives attention above; norms of single images where outliers are most below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(7, 1) if is_narrow() else (3, 2))
+    above, below = (figure, None) if is_narrow() else figure.subfigures(2, 1, height_ratios=(3, 2))
     left, middle, right = panels(above, 3, (3, 3, 2))
     at = np.arange(len(r.places))
     bands = r.norm_band if len(r.norm_band) else np.full((len(at), 3), np.nan)
@@ -91,7 +91,8 @@ def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     right.invert_yaxis()
     right.set_xlabel("share of squared norm")
     right.set_ylabel(f"channel, {r.places[r.peak]}")
-    _norm_maps(r, below)
+    if below is not None:
+        _norm_maps(r, below)
 
 
 def _norm_maps(r: OutlierTokens, figure: Any) -> None:
@@ -118,21 +119,22 @@ def outliers_sentence(r: OutlierTokens) -> str:
         return said(numbers[name], known.get(name), show)
 
     sinks = one("patches that are attention sinks, most", one_digit)
-    ends = f"; in block {int(r.sinks.argmax()) + 1}, {sinks} patches per image are attention sinks"
+    ends = f" In block {int(r.sinks.argmax()) + 1}, {sinks} patches per image are attention sinks."
     ratio = "largest norm over median norm, most"
     if not r.share.any():
         images = int(r.how.get("n", 0))
-        rare = f" ({images} images: at most {percent(wilson(0, images)[1])} of such images have one)" if images else ""
+        rare = f" up to {percent(wilson(0, images)[1])} of such images could still have one" if images else ""
+        count = f"in {images} image{'s' * (images > 1)};{rare}" if images else "in these images"
         return (
-            f"No patch is an outlier{rare}: the largest norm is at most {one(ratio, one_digit)} times the "
-            f"median of its image on average{ends}."
+            f"No outliers {count}. On average the largest norm is {one(ratio, one_digit)} times the median of its "
+            f"image.{ends}"
         )
     many = one("share of patches that are outliers, most", percent)
     return (
-        f"After {counted(r.places[r.peak])}, {many} of the patches are outliers, with up to "
-        f"{one(ratio, whole)} times the median norm; channel {r.top_channels(1)[0][0]} holds "
-        f"{one('share of the largest channel', percent)} of it, and they receive up to "
-        f"{one('attention on outlier patches, most', percent)} of the attention{ends}."
+        f"After {counted(r.places[r.peak])}, {many} of the patches are outliers. On average the largest norm is "
+        f"{one(ratio, whole)} times the median of its image; channel {r.top_channels(1)[0][0]} holds "
+        f"{one('share of the largest channel', percent)} of the squared norm, and outliers receive up to "
+        f"{one('attention on outlier patches, most', percent)} of the attention.{ends}"
     )
 
 
@@ -162,7 +164,7 @@ OUTLIERS = View(
     sentence=outliers_sentence,
     draw=draw_outliers,
     size=(9.6, 5.0),
-    narrow=9.4,
+    narrow=8.2,
     several_panels=True,
     paper=Paper(
         "Darcet et al. 2023; Jiang et al. 2025",
@@ -177,19 +179,10 @@ OUTLIERS = View(
 
 def draw_lens(r: LogitLens, figure: Any) -> None:
     """Where each image's class can be read, by depth; below, how it comes about."""
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    rows, chosen = min(2, len(r.images)), spread_out(len(r.places), in_a_row(MAPS + 1) - 1)
-    axes = map_rows(above, len(chosen) + 1, rows)
+    above, below = (None, figure) if is_narrow() else figure.subfigures(2, 1, height_ratios=(3, 2))
+    if above is not None:
+        _lens_maps(r, above)
     where = r.identifiability
-    for i in range(rows):
-        axes[i, 0].imshow(r.images[i])
-        bare(axes[i, 0], r.name(int(r.targets[i])))
-        for j, place in enumerate(chosen):
-            cells = where[i, place, r.prefix :].reshape(r.grid)
-            shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
-            if i == 0:
-                bare(axes[i, j + 1], place_title(r.places[place]))
-    above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
     ax, at = below.subplots(), np.arange(len(r.places))
     ax.plot(at, r.agrees.mean(0), marker="o", color=COLORS[0], label="images: the class as at the end")
     ends = np.array([wilson(int(np.nansum(row)), len(row)) for row in r.agrees.T]).T
@@ -205,19 +198,34 @@ def draw_lens(r: LogitLens, figure: Any) -> None:
     outside_legend(ax)
 
 
+def _lens_maps(r: LogitLens, above: Any) -> None:
+    rows, chosen = min(2, len(r.images)), spread_out(len(r.places), in_a_row(MAPS + 1) - 1)
+    axes = map_rows(above, len(chosen) + 1, rows)
+    where = r.identifiability
+    for i in range(rows):
+        axes[i, 0].imshow(r.images[i])
+        bare(axes[i, 0], r.name(int(r.targets[i])))
+        for j, place in enumerate(chosen):
+            cells = where[i, place, r.prefix :].reshape(r.grid)
+            shown = axes[i, j + 1].imshow(cells, cmap=SIMILARITY, vmin=0, vmax=1)
+            if i == 0:
+                bare(axes[i, j + 1], place_title(r.places[place]))
+    above.colorbar(shown, ax=list(axes[:, -1]), label="share of classes\nbelow the target", fraction=0.08, pad=0.02)
+
+
 def lens_sentence(r: LogitLens) -> str:
     by_place = np.array([((r.decided() >= 0) & (r.decided() <= i)).sum() for i in range(len(r.places))])
     early = np.flatnonzero(2 * by_place >= len(r.targets))
     at = int(early[0]) if early.size else len(r.places) - 1
     low, high = (percent(end) for end in wilson(int(by_place[at]), len(r.targets)))
-    share = f"{percent(by_place[at] / len(r.targets))} of the images ({low} to {high})"
-    when = f"is settled from {counted(r.places[at])} on in {share}" if by_place[at] else "is never settled"
+    count = f"{len(r.targets)} image{'s' * (len(r.targets) > 1)}"
+    share = f"{percent(by_place[at] / len(r.targets))} of {count} ({low} to {high})"
+    when = f"is settled from {counted(r.places[at])} on in {share}" if by_place[at] else f"is never settled ({count})"
     hits = (r.rank == 0)[..., r.prefix :].mean(2)[:, -1]
     value, half = float(hits.mean()), float(half_width(hits))
     return (
-        f"Read with the model's own head, the class {when}; after {counted(r.places[-1])}, {percent(value)}"
-        f"{between(value, half, percent, most=1)} of the patches give it. Measured on {len(hits)} "
-        f"image{'s' * (len(hits) > 1)}."
+        f"Read with the model's own head, the predicted class {when}; after {counted(r.places[-1])}, "
+        f"{percent(value)}{between(value, half, percent, most=1)} of the patch tokens give it."
     )
 
 
@@ -247,30 +255,22 @@ LENS = View(
     sentence=lens_sentence,
     draw=draw_lens,
     size=(9.6, 5.2),
-    narrow=5.8,
+    narrow=3.2,
     several_panels=True,
     paper=Paper(
         "Vilas et al. 2023",
         "The class can be read from image tokens too, and better the deeper the block.",
     ),
     payload=lens_payload,
-    figure_and_widget=True,
+    figure_and_widget=lambda r: len(r.places) > 1,
 )
 
 
 def draw_patching(r: ActivationPatching, figure: Any) -> None:
     """One pair and where its difference is by depth above; the class token, branches and heads below."""
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 6) if is_narrow() else (4, 5))
-    chosen = spread_out(len(r.places), in_a_row(MAPS + 1) - 2)
-    axes = map_rows(above, len(chosen) + 2, 1)[0]
-    for i in range(2):
-        axes[i].imshow(r.images[0, i])
-        bare(axes[i], ("" if is_narrow() else ("from: ", "to: ")[i]) + r.name(int(r.classes[0, i])))
-    top = nice_top(r.regions[0])
-    for ax, place in zip(axes[2:], chosen):
-        shown = ax.imshow(r.regions[0, place], cmap=SIMILARITY, vmin=0, vmax=top)
-        bare(ax, place_title(r.places[place]))
-    above.colorbar(shown, ax=list(axes), label="share restored\nby a region", fraction=0.03, pad=0.01)
+    above, below = (None, figure) if is_narrow() else figure.subfigures(2, 1, height_ratios=(4, 5))
+    if above is not None:
+        _patching_maps(r, above)
     axes = panels(below, 3 if r.heads.size else 2)
     _draw_depth(r, axes[0])
     for i, kind in enumerate(r.kinds):
@@ -291,6 +291,19 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
         axes[2].set(xlabel="block", ylabel="head")
         axes[2].set_yticks(*counted_ticks(mean.shape[1], 8))
         axes[2].set_xticks(*counted_ticks(len(mean), MAPS))
+
+
+def _patching_maps(r: ActivationPatching, above: Any) -> None:
+    chosen = spread_out(len(r.places), in_a_row(MAPS + 1) - 2)
+    axes = map_rows(above, len(chosen) + 2, 1)[0]
+    for i in range(2):
+        axes[i].imshow(r.images[0, i])
+        bare(axes[i], ("from: ", "to: ")[i] + r.name(int(r.classes[0, i])))
+    top = nice_top(r.regions[0])
+    for ax, place in zip(axes[2:], chosen):
+        shown = ax.imshow(r.regions[0, place], cmap=SIMILARITY, vmin=0, vmax=top)
+        bare(ax, place_title(r.places[place]))
+    above.colorbar(shown, ax=list(axes), label="share restored\nby a region", fraction=0.03, pad=0.01)
 
 
 def _draw_depth(r: ActivationPatching, ax: Any) -> None:
@@ -359,7 +372,7 @@ PATCHING = View(
     sentence=patching_sentence,
     draw=draw_patching,
     size=(9.6, 4.8),
-    narrow=9.0,
+    narrow=lambda r: 7.8 if r.heads.size else 5.2,
     several_panels=True,
     paper=Paper(
         "Zhang and Nanda 2023, on language models",

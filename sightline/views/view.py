@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sightline.spec import Result, legible
 
@@ -19,9 +19,12 @@ def model_names(r: Result) -> list[str]:
 
 
 def captions(r: Result, count: int) -> list[str]:
-    """What the model says of each of the first images, such as "beagle 83 %"; empty for results that do not say."""
+    """What the model says of each of the first images, such as "beagle (83 %)"; empty for results that do not say."""
     said = r.how.get("predictions")
-    return [str(text) for text in said[:count]] if isinstance(said, list | tuple) else []
+    return [_PROBABILITY.sub(r" (\1)", str(text)) for text in said[:count]] if isinstance(said, list | tuple) else []
+
+
+_PROBABILITY = re.compile(r" ([\d.]+ %)$")
 
 
 def counted(name: str) -> str:
@@ -52,17 +55,17 @@ Show = Callable[[float], str]
 
 def two_digits(x: float) -> str:
     """A number such as CKA in text."""
-    return f"{x:.2f}"
+    return f"{x:z.2f}"
 
 
 def one_digit(x: float) -> str:
     """A number such as a ratio in text."""
-    return f"{x:.1f}"
+    return f"{x:z.1f}"
 
 
 def whole(x: float) -> str:
     """A number such as a distance in pixels in text."""
-    return f"{x:.0f}"
+    return f"{x:z.0f}"
 
 
 def points(x: float) -> str:
@@ -92,6 +95,21 @@ class Paper:
     applies: Callable[[Any], bool] = lambda r: True  # some results of the type answer another question
 
 
+class Headline(NamedTuple):
+    """How good a model is, in the fewest words: "88.6 %", "accuracy", "87.0 to 90.1"."""
+
+    number: str
+    what: str
+    interval: str = ""  # 95 %; empty where there is none
+
+
+def accuracy_headline(what: str, value: float, ends: tuple[float, float] | None = None) -> Headline:
+    """A share and its interval in percent; nothing for an interval that is not known."""
+    known = ends is not None and all(map(math.isfinite, ends))
+    interval = f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f}" if ends is not None and known else ""
+    return Headline(f"{100 * value:.1f} %", what, interval)
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """Everything that figures and pages know about one kind of result."""
@@ -105,13 +123,18 @@ class View:
     paper: Paper | Callable[[Any], Paper | None] | None = None  # a function where it depends on the result
     variant: Callable[[Any], str] = pair  # what tells two results of this kind apart
     payload: Callable[[Any, int], Payload | None] | None = None  # data of the widget within so many bytes
-    figure_and_widget: bool = False  # the figure shows more than the widget
+    figure_and_widget: bool | Callable[[Any], bool] = False  # the figure shows more than the widget
     narrow: float | Callable[[Any], float] = 0.0  # height in inches for a phone; 0: as of one panel
+    headline: Callable[[Any], Headline] | None = None  # of a measurement that a page opens with
 
     def narrow_height(self, r: Result) -> float:
         """The height of the figure for a phone, in inches."""
         given = self.narrow(r) if callable(self.narrow) else self.narrow
         return given or min(3.4, max(2.4, self.size[1] * 0.75))
+
+    def draws_beside_widget(self, r: Result) -> bool:
+        """Whether a page shows the figure in addition to the widget; a narrow one leaves out what the widget shows."""
+        return self.figure_and_widget(r) if callable(self.figure_and_widget) else self.figure_and_widget
 
     def heading_of(self, r: Result) -> str:
         """The heading of a section about this result."""

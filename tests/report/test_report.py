@@ -365,24 +365,58 @@ def test_a_run_folder_gives_its_curves(tmp_path):
     assert "scenes/shape" in text
 
 
-def test_accuracy_of_a_run_comes_first(tmp_path):
+def test_a_page_opens_with_the_accuracy_of_a_run_and_then_with_images(tmp_path):
     data = sl.dataset("scenes/shape", num=16, size=32)
     recipe = sl.Recipe(lr=1e-3, batch=8, steps=1)
     run = sl.fit(sl.build("vit-nano4", classes=10, depth=1), data, recipe, out=tmp_path / "run")
     sl.training.evaluate_run(run, data)
     text = sl.write_report([makers.feature_pca(), makers.distance(), run.path], tmp_path / "page").read_text()
-    found = headings(text)
-    assert found[0] == "Accuracy"
-    assert found.index("An image on its way through the network (PCA of features)") < found.index(
-        "The papers’ claims, tested on these results"
-    )
-    assert found[-1] == "Training"
+    (number,) = re.findall(r'<p class="headlines"><span>(.*?)</span>\s*<a href="#run-test">run <b>([\d.]+ %)</b>', text)
+    assert number[0] == "Accuracy on 16 images of scenes/shape:"
+    assert number[1] == f"{100 * sl.Result.load(run.path / 'test.npz').top1:.1f} %"
+    assert text.index('class="headlines"') < text.index("<main>")
+    assert headings(text) == [
+        "An image on its way through the network (PCA of features)",
+        "Accuracy",
+        "The papers’ claims, tested on these results",
+        "Attention distance",
+        "Training",
+    ]
+
+
+def test_a_dataset_goes_by_its_name_where_any_result_knows_it(tmp_path):
+    """Its fingerprint, which says nothing to people, stands in a heading only if no result on the page knows better."""
+
+    def scored(model, images, **how):
+        r = makers.classification()
+        return replace(r, about=makers.about(replace(makers.VIT, name=model), images=images), how=how)
+
+    known = replace(makers.distance(), how={"data": "/home/someone/pets/test"})
+    known = replace(known, about=replace(known.about, images="0a1b2c3d4e5f-n16-seed0"))
+    two = [scored("one", "0a1b2c3d4e5f"), scored("two", "ffffffffffff", dataset="cifar10")]
+    text = sl.write_report([known, *two], tmp_path).read_text()
+    assert {"Accuracy · pets/test", "Accuracy · cifar10"} <= set(headings(text))
+    assert "0a1b2c" not in text.split("<script")[0]
+    assert "someone" not in text
+    text = sl.write_report(two, tmp_path).read_text()
+    assert {"Accuracy · one", "Accuracy · two"} <= set(headings(text))
+    links = re.findall(r'<div>Accuracy: <a href="#[\w-]+">one</a> · <a href="#[\w-]+">two</a></div>', text)
+    assert len(links) == 1
+
+
+def test_several_pairs_of_models_share_a_heading_that_names_none_of_them(tmp_path):
+    third = replace(makers.VIT, name="third", fingerprint="3333")
+    pairs = [makers.cka(models=(makers.VIT, other)) for other in (makers.CNN, third)]
+    named = {r.about.names[1]: replace(r, about=replace(r.about, analysis="cka")) for r in pairs}
+    text = sl.write_report(named, tmp_path).read_text()
+    assert "Similarity of layers (CKA): pairs of models" in headings(text)
+    assert "<h3>small ViT and third</h3>" in text
 
 
 def test_predictions_and_sketches_are_on_the_page(tmp_path):
     said = replace(makers.feature_pca(), how={"predictions": ["beagle 83 %", "pug 40 %"]})
     text = sl.write_report([said, makers.distance()], tmp_path).read_text()
-    assert '"captions":["beagle 83 %"' in text.replace(" ", " ")
+    assert '"captions":["beagle (83 %)"' in text
     assert "Our sketch of the paper’s figure" in text
     assert text.count('class="drawn wide"') == text.count('class="drawn slim"') > 0
 
@@ -409,7 +443,7 @@ def test_two_models_of_one_name_are_two_on_the_page(tmp_path):
         about = makers.about(replace(makers.VIT, name="model", fingerprint=fingerprint))
         replace(makers.distance(), about=about).save(tmp_path / name / "distance.npz")
     text = sl.write_report([tmp_path / "first", tmp_path / "second"], tmp_path / "page").read_text()
-    assert "2 results on model (first) and model (second)." in text
+    assert "2 results about model (first) and model (second)." in text
     assert {"<h3>model (first)</h3>", "<h3>model (second)</h3>"} <= set(re.findall("<h3>.*?</h3>", text))
     told = from_json((tmp_path / "page/results.json").read_text())
     assert [row["about"]["models"][0]["fingerprint"] for row in told["results"]] == ["1111", "2222"]
@@ -423,7 +457,7 @@ def test_results_on_different_images_stand_apart_and_the_page_says_why(tmp_path)
         for r, images in ((vit, "cats"), (cnn, "dogs"))
     ]
     text = sl.write_report(both, tmp_path).read_text()
-    assert {f"Effective receptive fields (8 images of {data})" for data in ("cats", "dogs")} <= set(headings(text))
+    assert {f"Effective receptive fields · {data}" for data in ("cats", "dogs")} <= set(headings(text))
     assert "Not compared: the two were measured on different images." in text
     same = [replace(r, about=replace(r.about, images="cats")) for r in both]
     text = sl.write_report(same, tmp_path).read_text()
@@ -436,7 +470,8 @@ def test_verdicts_stand_beside_the_results_they_are_about(tmp_path):
     found = {"vit": makers.distance(), "scale": makers.scale(), "other": makers.residual(model=other)}
     text = sl.write_report(found, tmp_path).read_text()
     beside = {
-        s[:20]: re.findall(r'<span class="state \w+">(\w+) ', s) for s in text.split('<section class="result" id="')[1:]
+        s[:20]: re.findall(r'class="by-claim"><p class="statement"><b>(\w+)', s)
+        for s in text.split('<section class="result" id="')[1:]
     }
     shown = {key.split('"')[0]: numbers for key, numbers in beside.items()}
     assert shown == {"vit": ["V8", "C5"], "other": ["C10", "C12"], "scale": []}

@@ -1,14 +1,16 @@
 """The demo: it goes on where it was, and does nothing twice."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sightline as sl
 from sightline.cli import main
-from sightline.cli.demo import claim_rows
+from sightline.cli.demo import STATEMENT, claim_rows
 from sightline.report.demo import look_at_shipped
+from sightline.studies.claims import CLAIMS
 
 
 class EnoughError(Exception):
@@ -110,6 +112,29 @@ def test_what_is_looked_at_first_is_in_nobodys_way(tmp_path, monkeypatch):
         sl.report.run_demo(plan)
 
 
+def test_a_finished_demo_keeps_its_page(plan, steps, monkeypatch):
+    """The first page, about the shipped models alone, is not written over the last one, nor taken for it."""
+    first, *others = [path for step in steps for path in step.results][:3]
+    monkeypatch.setattr("sightline.report.demo.look_at_shipped", lambda plan, say: [first])
+    monkeypatch.setattr(sl.studies.Demo, "run", lambda self, say: iter([sl.studies.demo.Step("", tuple(others))]))
+    short = replace(plan, minutes=1)
+    short.path.mkdir()
+    monkeypatch.setattr(
+        "sightline.report.demo.named_results", lambda paths, plan: {p.stem: sl.Result.load(p) for p in paths}
+    )
+    titles = []
+
+    def write(results, folder, title):
+        titles.append(title)
+        return sl.write_report(results, folder, title)
+
+    monkeypatch.setattr("sightline.report.demo.write_report", write)
+    sl.report.run_demo(short, say=lambda text: None)
+    page = sl.report.run_demo(short, say=lambda text: None).page
+    assert len(titles) == 2
+    assert "trained from scratch" in Path(page).read_text()
+
+
 def test_models_of_the_package_are_looked_at_first(plan, monkeypatch):
     monkeypatch.setattr("sightline.report.demo.shipped", lambda: ["vit-nano4.cifar10"])
     monkeypatch.setattr("sightline.report.demo.is_prepared", lambda name: False)
@@ -126,6 +151,9 @@ def test_the_terminal_has_one_line_per_claim():
         long = "It gains, and so on, and so on, and so on, and so on, and so on, and so on, and so on."
         return sl.studies.Verdict(claim=claim, source="", statement=long, models=("a",), effects=(effect,))
 
-    rows = claim_rows([verdict("V1", 1.0), verdict("V1", -1.0), verdict("V1", 0.0), verdict("V2", 1.0)])
-    assert [(r["claim"], r["holds"], r["not"], r["undecided"]) for r in rows] == [("V1", 1, 1, 1), ("V2", 1, 0, 0)]
-    assert len(rows[0]["paper"]) <= 44
+    rows = claim_rows([verdict("V1", 1.0), verdict("V1", -1.0), verdict("V1", 0.0), verdict("V7", 1.0)])
+    assert [(r["claim"], r["holds"], r["not"], r["undecided"]) for r in rows] == [("V1", 1, 1, 1), ("V7", 1, 0, 0)]
+    assert rows[0]["paper"].endswith("...")
+    assert rows[1]["paper"] == "Near patches: similar position embeddings"
+    assert len(rows[0]["paper"]) <= STATEMENT
+    assert all(len(c.brief) <= STATEMENT for c in CLAIMS)

@@ -70,6 +70,16 @@ def test_two_models_are_compared_on_the_same_images_only(number, make):
         assert v.models == ("small ViT", "small CNN")
 
 
+def test_that_two_were_not_compared_is_said_only_where_no_pair_can_be():
+    a, b = makers.residual(model=VIT), makers.residual(model=CNN)
+    more = makers.residual(model=model("3333", like=CNN))
+    (v,) = verdicts("C11", of(a, images="cats"), of(b, images="cats"), of(more, images="dogs"))
+    assert v.effects
+    assert {v.why() for v in verdicts("C11", of(a, images="cats"), of(b, images="dogs"), of(more, images="dogs"))} == {
+        OTHER_IMAGES
+    }
+
+
 def test_of_several_images_the_common_ones_are_compared():
     a, b = makers.receptive(12.0, jump=8.0), makers.receptive(5.0, model=CNN)
     found = verdicts("C8", of(a, images="cats"), of(b, images="cats"), of(b, images="dogs"))

@@ -8,6 +8,7 @@ import pytest
 import sightline as sl
 from sightline.spec import About, ModelId
 from sightline.views import table
+from sightline.views.similarity import layer_marks
 from sightline.views.table import VIEWS, view_of
 from sightline.views.view import Paper, View, percent
 from tests.views import makers
@@ -119,17 +120,33 @@ def sentence(r):
 def test_shares_of_images_and_pairs_have_intervals():
     """What a sentence claims of single tokens, it claims of images that were drawn: with the interval over them."""
     lens = makers.logit_lens(12)
-    assert "is settled from block 2 on in 100 % of the images (76 % to 100 %)" in sentence(lens)
+    assert "is settled from block 2 on in 100 % of 12 images (76 % to 100 %)" in sentence(lens)
     late = replace(lens, agrees=np.tile([0.0, 0, 0, 1], (12, 1)) * (np.arange(12) < 3)[:, None])
-    assert "is settled from block 3 on in 25 % of the images (8.9 % to 53 %)" in sentence(late)
+    assert "is settled from block 3 on in 25 % of 12 images (8.9 % to 53 %)" in sentence(late)
     assert "is never settled" in sentence(replace(lens, agrees=0 * lens.agrees))
     outliers = makers.outlier_tokens()
     none = replace(outliers, share=0 * outliers.share, how={"n": 73})
-    assert "No patch is an outlier (73 images: at most 5.0 % of such images have one)" in sentence(none)
+    assert "No outliers in 73 images; up to 5.0 % of such images could still have one" in sentence(none)
     mass = outliers.mass.copy()
     mass[:, 1] = [0.1, 0.2, 0.1]
     known = replace(outliers, mass=mass, mass_band=np.full_like(mass, 0.05))
-    assert "they receive up to 20 % (15 % to 25 %) of the attention" in sentence(known)
+    assert "outliers receive up to 20 % (15 % to 25 %) of the attention" in sentence(known)
+
+
+def test_layers_of_a_hybrid_are_marked_by_stage_and_then_by_block():
+    stages = (-1, 0, 0, 1, -1, -1, -1, -1)  # stem, three units in two stages, the encoder's input, two blocks
+    blocks = (-1, 0, 1, 2, -1, 3, 3, 4)
+    of = {
+        "row_stages": stages,
+        "row_blocks": blocks,
+        "column_stages": (-1,) * 8,
+        "column_blocks": (0, 0, 1, 1, 2, 2, 3, 3),
+    }
+    (rows, columns), unit = layer_marks(replace(makers.cka(8, 8), **of))
+    assert [text for _, text in rows] == ["s1", "s2", "1", "2"]
+    assert [at for at, _ in rows] == [2 / 8, 3.5 / 8, 6 / 8, 7.5 / 8]
+    assert [text for _, text in columns] == ["1", "2", "3", "4"]
+    assert unit == "block, s for stage"
 
 
 def test_heads_have_intervals():

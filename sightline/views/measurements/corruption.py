@@ -8,7 +8,7 @@ from sightline.data.corruptions.kinds import KINDS
 from sightline.evals.interval import ends
 from sightline.evals.shift.robustness import CorruptionAccuracy
 from sightline.views.style import COLORS, PALE, heat, panels
-from sightline.views.view import View, points, said
+from sightline.views.view import View, accuracy_headline, points, said
 
 
 def draw_corruption(r: CorruptionAccuracy, figure: Any) -> None:
@@ -50,4 +50,5 @@ CORRUPTION = View(
     size=(9.0, 4.6),
     narrow=7.2,
     several_panels=True,
+    headline=lambda r: accuracy_headline("accuracy, corrupted images", float(r.summary()["corrupted"])),
 )

@@ -7,7 +7,7 @@ import numpy as np
 from sightline.evals.shift.test_sets import TestSets
 from sightline.views.measurements.published import of_test_sets
 from sightline.views.style import COLORS, PALE
-from sightline.views.view import View, points, said
+from sightline.views.view import View, accuracy_headline, points, said
 
 
 def draw_test_sets(r: TestSets, ax: Any) -> None:
@@ -41,4 +41,7 @@ TEST_SETS = View(
     draw=draw_test_sets,
     size=(6.4, 3.8),
     paper=of_test_sets,
+    headline=lambda r: accuracy_headline(
+        f"accuracy on {r.names[0]}", float(r.top1[0]), (float(r.low[0]), float(r.high[0]))
+    ),
 )
