@@ -72,8 +72,8 @@ def distance_sentence(r: AttentionDistance) -> str:
     part = r.pixels, r.replicates
     far = said(r.beyond(), over_groups(r.beyond, part, step=1 / known.size, least=0.0, most=1.0), percent)
     return (
-        f"The heads' mean attention distance goes from {_range(r, 0)} in the first block, and from {_range(r, -1)} in "
-        f"the last; uniform attention would give {r.uniform:.0f}. {far} of all heads exceed two thirds of that.{without}"
+        f"The heads' mean attention distance lies between {_range(r, 0)} in the first block and between {_range(r, -1)} "
+        f"in the last; uniform attention would give {r.uniform:.0f}. {far} of all heads exceed two thirds of that.{without}"
     )
 
 
@@ -84,7 +84,7 @@ def _range(r: AttentionDistance, block: int) -> str:
         ends = over_groups(lambda x: of_heads(what, x[block]), (r.pixels, r.replicates), least=0.0)
         return said(of_heads(what, r.pixels[block]), ends, whole)
 
-    return f"{one(np.min)} to {one(np.max)} pixels"
+    return f"{one(np.min)} and {one(np.max)} pixels"
 
 
 DISTANCE = View(
