@@ -20,7 +20,8 @@ from tests.analysis.test_outlier_tokens import PATCH, SIZE, planted_images, plan
 # numbers that are no estimate over images: counts, settings, intervals themselves, and what is read from the weights
 EXACT = (
     "uniform attention", "heads without a distance", "largest band", "share of pairs with p", "patched runs", "images",
-    "place with the most outliers", "rank correlation, lower end", "rank correlation, upper end", "±", "half of its", "scored",
+    "place with the most outliers", "rank correlation, lower end", "rank correlation, upper end", "±", "half of its",
+    "scored",
 )  # fmt: skip
 FROM_WEIGHTS = (sl.analysis.PatchFilters, sl.analysis.PositionSimilarity)
 IMAGES = 24
