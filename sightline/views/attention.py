@@ -24,7 +24,7 @@ from sightline.views.style import (
     spread_out,
     whole_numbers,
 )
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, said, whole
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, pixels, said
 
 IMAGES = 6  # that a figure shows
 
@@ -83,7 +83,7 @@ def _range(r: AttentionDistance, block: int) -> str:
 
     def one(what: Any) -> str:
         ends = over_groups(lambda x: of_heads(what, x[block]), (r.pixels, r.replicates), least=0.0)
-        return said(of_heads(what, r.pixels[block]), ends, whole)
+        return said(of_heads(what, r.pixels[block]), ends, pixels)
 
     return f"{one(np.min)} and {one(np.max)} pixels"
 
