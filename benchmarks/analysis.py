@@ -18,6 +18,7 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from sightline.models.taps import record
 from sightline.observe.model import ObservedModel, evaluation_mode, observe
 from sightline.observe.selection import select_layers
 
-BATCH, BATCHES = 128, 4  # 512 images; every round takes another batch
+BATCH, BATCHES = 128, 4  # 512 images in one call, as users do
 HEADS = 16  # images of one round of attention statistics
 
 
@@ -56,28 +57,44 @@ def ratio(times: dict[str, list[float]], name: str, to: str) -> float:
 
 
 def against_forward(s: ObservedModel, t: ObservedModel, images: Sequence[Tensor], rounds: int) -> dict[str, object]:
-    """CKA of every tap and of block outputs, over the forward passes of both models without any tap: as anybody calls
-    them, and with freed memory kept, as the analyses do."""
+    """CKA of every tap and of block outputs, over the forward passes of both models on the same images: as anybody
+    calls them, and with freed memory kept, as the analyses do. Of the last block a head reads one token, and a plain
+    pass computes no other; `all tokens` is the pass that computes what CKA looks at, and does nothing with it."""
+    every = torch.cat(list(images))
 
     def forward(i: int) -> None:
         with evaluation_mode(s, t):
-            s.model(images[i % BATCHES]), t.model(images[i % BATCHES])
+            for part in images:
+                s.model(part), t.model(part)
 
     def kept(i: int) -> None:
         with freed_memory_kept():
             forward(i)
 
-    def cka(layers: str) -> Callable[[int], object]:
-        return lambda i: sl.cka(s.model, t.model, images[i % BATCHES], batch=BATCH, layers=layers)
+    def whole(i: int) -> None:
+        with freed_memory_kept(), ExitStack() as stack:
+            for o in (s, t):
+                stack.enter_context(record(o.model, *select_layers(o), keep=lambda path, value: None))
+            forward(i)
 
-    runs = {"forward": forward, "all": cka("all"), "blocks": cka("blocks"), "forward, memory kept": kept}
+    def cka(layers: str) -> Callable[[int], object]:
+        return lambda i: sl.cka(s.model, t.model, every, batch=BATCH, layers=layers)
+
+    runs = {
+        "forward": forward,
+        "all": cka("all"),
+        "blocks": cka("blocks"),
+        "forward, memory kept": kept,
+        "forward, all tokens, memory kept": whole,
+    }
     with evaluation_mode(s, t):
         s.model(images[0][:2]), t.model(images[0][:2])  # kernels are packed once
-    times = in_turns(runs, rounds)
+    times = {name: [x / BATCHES for x in row] for name, row in in_turns(runs, rounds).items()}
     return {
         "cka, all taps, x forward": ratio(times, "all", "forward"),
         "cka, blocks, x forward": ratio(times, "blocks", "forward"),
         "cka, all taps, x forward with memory kept": ratio(times, "all", "forward, memory kept"),
+        "cka, all taps, x forward of all tokens": ratio(times, "all", "forward, all tokens, memory kept"),
         "seconds per batch": times,
         "multiply-adds": arithmetic(s, t, images[0]),
     }

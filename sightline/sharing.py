@@ -1,12 +1,12 @@
 """What several analyses of the same models and images compute alike is computed once while `sharing` is open."""
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
+import xxhash
 from torch import Tensor
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ def shared(key: Hashable, compute: Callable[[], T]) -> T:
 
 
 def digest(values: Tensor) -> bytes:
-    """A short name for the content of a tensor, as part of a key."""
-    raw = values.detach().cpu().contiguous().view(torch.uint8).numpy()
-    return hashlib.blake2b(raw.data, digest_size=16).digest()
+    """A short name for the content of a tensor, within this process: 128 bits, so two tensors never share it by chance.
+
+    Twenty times as fast as the hashes that files and fingerprints take, and not made to withstand an attack.
+    """
+    return xxhash.xxh3_128_digest(values.detach().cpu().contiguous().view(torch.uint8).numpy().data)

@@ -24,7 +24,7 @@ from sightline.views.style import (
     spread_out,
     whole_numbers,
 )
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, said, whole
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, pixels, said
 
 IMAGES = 6  # that a figure shows
 
@@ -72,8 +72,9 @@ def distance_sentence(r: AttentionDistance) -> str:
     part = r.pixels, r.replicates
     far = said(r.beyond(), over_groups(r.beyond, part, step=1 / known.size, least=0.0, most=1.0), percent)
     return (
-        f"The heads' mean attention distance lies between {_range(r, 0)} in the first block and between {_range(r, -1)} "
-        f"in the last; uniform attention would give {r.uniform:.0f}. {far} of all heads exceed two thirds of that.{without}"
+        f"The heads' mean attention distance lies between {_range(r, 0)} in the first block, and between "
+        f"{_range(r, -1)} in the last; uniform attention would give {r.uniform:.0f}. {far} of all heads exceed two "
+        f"thirds of that.{without}"
     )
 
 
@@ -82,7 +83,7 @@ def _range(r: AttentionDistance, block: int) -> str:
 
     def one(what: Any) -> str:
         ends = over_groups(lambda x: of_heads(what, x[block]), (r.pixels, r.replicates), least=0.0)
-        return said(of_heads(what, r.pixels[block]), ends, whole)
+        return said(of_heads(what, r.pixels[block]), ends, pixels)
 
     return f"{one(np.min)} and {one(np.max)} pixels"
 

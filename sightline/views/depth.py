@@ -39,6 +39,7 @@ from sightline.views.view import (
     one_digit,
     pair,
     percent,
+    pixels,
     said,
     two_digits,
     whole,
@@ -146,7 +147,7 @@ def before_addition(r: ReceptiveField) -> bool:
 
 def receptive_sentence(r: ReceptiveField) -> str:
     width = r.maps.shape[2]
-    first, last = (said(float(r.radii[i, 0]), r.interval(i, 0), whole) for i in (0, -1))
+    first, last = (said(float(r.radii[i, 0]), r.interval(i, 0), pixels) for i in (0, -1))
     own = [said(float(r.own[i]), r.interval(i, 2), percent) for i in (0, -1)]
     return (
         f"Half of the receptive field lies within {first} pixels of the token in the first block and within {last} in "

@@ -59,13 +59,18 @@ def two_digits(x: float) -> str:
 
 
 def one_digit(x: float) -> str:
-    """A number such as a ratio in text."""
-    return f"{x:z.1f}"
+    """A number such as a ratio in text; one below 1 has two digits."""
+    return f"{x:z.1f}" if abs(x) >= 1 or x == 0 else f"{x:z.2f}"
 
 
 def whole(x: float) -> str:
-    """A number such as a distance in pixels in text."""
+    """A count in text."""
     return f"{x:z.0f}"
+
+
+def pixels(x: float) -> str:
+    """A distance in pixels in text."""
+    return f"{x:.0f}" if abs(x) >= 20 else f"{x:.1f}"
 
 
 def points(x: float) -> str:

@@ -1,7 +1,11 @@
 """Models of other libraries by name: timm:NAME, torchvision:NAME[:WEIGHTS], hf:NAME_OR_FOLDER."""
 
 import builtins
+import json
+import runpy
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,3 +100,25 @@ def test_other_names_are_none_of_these():
 def test_live_models_have_no_size_to_choose(offline_timm):
     with pytest.raises(ValueError, match="leave out the size"):
         sl.observe.open_model("timm:test_vit", size=64)
+
+
+def test_norms_of_the_gallery_have_the_epsilon_of_their_file(tmp_path):
+    """Keras' weights of the ResNet-50 say 1e-3, not what keras.applications builds; nothing of a file is left over."""
+    assert peers.torchvision
+    gallery = runpy.run_path(str(Path(__file__).parents[2] / "docs/gallery/resnet50.py"))
+    names = ["c/kernel", "c/bias", "n/gamma", "n/beta", "n/moving_mean", "n/moving_variance"]
+    shapes = [[1, 1, 2, 3]] + [[3]] * 5
+    values = [np.full(shape, 1.0 + i, np.float32) for i, shape in enumerate(shapes)]
+    (tmp_path / "weights").write_bytes(b"".join(v.tobytes() for v in values))
+    weights = [{"name": n, "shape": s} for n, s in zip(names, shapes)]
+    norm = {"class_name": "BatchNormalization", "config": {"name": "n", "epsilon": 0.001}}
+    about = {"modelTopology": {"model_config": {"config": {"layers": [norm]}}}}
+    about["weightsManifest"] = [{"paths": ["weights"], "weights": weights}]
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    held, conv, bn = gallery["tensors"](tmp_path), torch.nn.Conv2d(2, 3, 1, bias=False), torch.nn.BatchNorm2d(3)
+    gallery["put"](held, conv, bn, ("c", "n"))
+    assert bn.eps == 0.001
+    assert not held
+    x = torch.ones(1, 2, 1, 1)  # Keras: (2 + 2 - 5) / sqrt(6 + 1e-3) * 3 + 4
+    got = bn.eval()(conv(x)).flatten().tolist()
+    assert got == pytest.approx([(2 * 1.0 + 2 - 5) / (6 + 1e-3) ** 0.5 * 3 + 4] * 3)
