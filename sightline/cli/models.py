@@ -32,7 +32,14 @@ def models(glob: str, weights: bool, as_json: bool) -> None:
     print_table(rows, as_json, title="Other patch sizes (vit-b8) and widths (bit-r50x2) can be built too.")
     trained = [w for w in sl.weights.zoo() if w.name in sl.weights.shipped() and fnmatchcase(w.name, f"{glob}*")]
     if trained and not as_json:
-        facts = [{"trained, in the package": w.name, "size": w.spec.size, "about": w.about} for w in trained]
+        facts = [
+            {
+                "trained, in the package": w.name,
+                "size": w.spec.size,
+                "about": w.about.removeprefix("ships with the package: "),
+            }
+            for w in trained
+        ]
         print_table(facts, False, title="Trained models that ship with the package; others: sightline models --weights")
 
 
@@ -83,7 +90,9 @@ def show(model: str, size: Any, classes: int | None, parts: bool, growth: bool, 
     else:
         description = sl.models.describe_model(model, **changes) if what is None else sl.models.describe_model(what)
         spent = pretraining_cost(sl.references.published_name(config))
-        print_table(facts(description) | spent | {"model": model}, as_json, title=model)
+        shipped = sl.weights.shipped()
+        known = shipped[model].facts if model in shipped else {}
+        print_table(facts(description) | spent | known | {"model": model}, as_json, title=model)
 
 
 def trained_model(name: str, changes: dict[str, Any]) -> Any:

@@ -100,15 +100,20 @@ def sections(entries: list[PageEntry]) -> list[Section]:
 
 def _suffix(s: Section, others: list[Section], names: dict[str, str]) -> str:
     """What tells a section from others on the same topic, in the fewest words: data, models, number of images."""
+    every = [s, *others]
+    if not others:
+        return ""
+
+    def data(x: Section) -> str:
+        return data_name(x.first, names)
+
     ways: tuple[Callable[[Section], str], ...] = (
-        lambda x: data_name(x.first, names),
-        _models_label,
+        data,
+        _models_label if not all(map(data, every)) or len(set(map(data, every))) == 1 else lambda x: "",
+        lambda x: f"{data(x)}, {_models_label(x)}" if data(x) else "",
         lambda x: images_label(x.first, names),
         lambda x: f"{_models_label(x)}, {images_label(x.first, names)}",
     )
-    if not others:
-        return ""
-    every = [s, *others]
     apart = (way for way in ways if all(map(way, every)) and len(set(map(way, every))) == len(every))
     return next(apart, ways[-1])(s)
 

@@ -9,10 +9,12 @@ from sightline.models.construct import Model
 from sightline.models.description import describe_model
 from sightline.spec import Result, number
 from sightline.untrusted import escape_controls, read_json
+from sightline.weights import published
+from sightline.weights.loading import load
 
 FRONT = """---
 library_name: transformers
-pipeline_tag: {task}
+pipeline_tag: {task}{license}
 tags:
 - vision
 - sightline
@@ -42,25 +44,26 @@ class Judged(Protocol):
 
 
 def model_card(model: Model, *, name: str, classes: Sequence[str] = (), verdicts: Iterable[Judged] = ()) -> str:
-    """The card as Markdown. Data, recipe and accuracy come from the run folder whose result these weights are.
+    """The card as Markdown. Data, recipe and accuracy come from the run folder whose result these weights are, or from
+    the header of the shipped model that they are.
 
     >>> from sightline.weights.card import model_card
     >>> model_card(sl.build("vit-nano4", classes=2), name="mine").splitlines()[7]
     '# mine'
     """
     run = find_run(model)
-    about = _record(run)
+    about, facts = _record(run), shipped_facts(model)
     task = "image-classification" if model.config.classes else "image-feature-extraction"
     parts = [
-        FRONT.format(task=task) + f"# {escape_controls(name)}\n",
+        FRONT.format(task=task, license=_license(facts)) + f"# {escape_controls(name)}\n",
         _table(_model(model, classes)),
         *(["## Use\n", USE] if model.config.classes else []),
         "## Training data\n",
-        _table(_data(about)) if about else UNKNOWN + "\n",
+        _table_or(_data(about) or _some(facts, "data"), UNKNOWN),
         "## Recipe\n",
-        _table(_recipe(about)) if about else UNKNOWN + "\n",
+        _table_or(_recipe(about) if about else _some(facts, "command", "note", "training"), UNKNOWN),
         "## Accuracy\n",
-        _table(rows) if run and (rows := _accuracy(run, about)) else "Not measured.\n",
+        _table_or(_accuracy(run, about) if run else _some(facts, "accuracy", "seeds"), "Not measured."),
         "## Verdicts\n",
         _verdicts(list(verdicts)),
     ]
@@ -77,6 +80,24 @@ def find_run(model: Model) -> Path | None:
     ended = _record(folder).get("ended")
     weights = ended.get("weights") if isinstance(ended, Mapping) else None
     return folder if weights is not None and weights == fingerprints.of_tensors(model.state_dict()) else None
+
+
+def shipped_facts(model: Model) -> Mapping[str, str]:
+    """What the header of a shipped model says, if these are still its weights."""
+    loaded: Any = getattr(model, "loaded", None)
+    entry = published.shipped().get(loaded.source) if loaded is not None else None
+    if entry is None:
+        return {}
+    own = fingerprints.of_tensors(load(entry.name).state_dict())
+    return entry.facts if own == fingerprints.of_tensors(model.state_dict()) else {}
+
+
+def _license(facts: Mapping[str, str]) -> str:
+    return f"\nlicense: {facts['license'].lower()}" if "license" in facts else ""
+
+
+def _some(facts: Mapping[str, str], *keys: str) -> dict[str, str]:
+    return {key: facts[key] for key in keys if key in facts}
 
 
 def _record(run: Path | None) -> Mapping[str, Any]:
@@ -135,6 +156,10 @@ def _verdicts(verdicts: list[Judged]) -> str:
     lines = [f"| {v.claim} | {v.state} | {_cell(v.statement)} | {_cell(', '.join(v.models))} |" for v in verdicts]
     note = "Of claims of the papers, by Sightline's analyses of these models; the bounds are Sightline's.\n"
     return "\n".join([note, "| claim | verdict | statement | models |", "|---|---|---|---|", *lines, ""])
+
+
+def _table_or(rows: Mapping[str, Any], otherwise: str) -> str:
+    return _table(rows) if rows else otherwise + "\n"
 
 
 def _table(rows: Mapping[str, Any]) -> str:

@@ -47,6 +47,7 @@ class Weights:
     image: dict[str, Any] = field(default_factory=dict)  # fields of ImageSpec that differ from the paper
     hints: dict[str, Any] = field(default_factory=dict)  # what shapes cannot tell: heads, gelu, norm_eps
     about: str = ""
+    facts: dict[str, str] = field(default_factory=dict)  # of a shipped model: license, data, command, accuracy
 
     @property
     def config(self) -> Config:
@@ -260,7 +261,7 @@ def shipped() -> dict[str, Weights]:
 
 def _shipped_entry(file: Path) -> Weights:
     head = from_text(open_file(file).header["sightline"])
-    about = "; ".join(head.about[key] for key in ("data", "accuracy") if key in head.about)
+    about = "; ".join(head.about[key] for key in ("data", "accuracy", "seeds") if key in head.about)
     return Weights(
         name=file.stem,
         source=str(file),
@@ -268,6 +269,7 @@ def _shipped_entry(file: Path) -> Weights:
         classes=head.config.classes,
         size=head.image.size[0],
         about=f"ships with the package: {about}",
+        facts={key: text for key, text in head.about.items() if key != "stored"},
     )
 
 
