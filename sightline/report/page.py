@@ -181,8 +181,8 @@ class Page:
         if e.name in self.drawings and (made["widget"] is None or view_of(e.result).draws_beside_widget(e.result)):
             if e.name not in self.narrow:
                 self.narrow[e.name] = attempt(lambda: narrow_drawing(e.result), lambda why: self.drawings[e.name])
-            slim = self.drawn(self.narrow[e.name], f"{e.name}-slim", "slim only" if beside > 1 else "slim", alt)
             wide = [] if beside > 1 else [self.drawn(self.drawings[e.name], e.name, "wide", alt)]
+            slim = self.drawn(self.narrow[e.name], f"{e.name}-slim", "slim only" if beside > 1 else "slim", alt)
             made["drawn"] = [*wide, slim]
         return made
 
