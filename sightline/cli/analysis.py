@@ -10,20 +10,20 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.options import FOLDER, Words, combine_options, held_out_option, size_option
+from sightline.cli.options import FOLDER, Words, combine_options, size_option, source_split_option
 from sightline.cli.shell import show, text, verb
 
 SHOWN = 3  # numbers per result in the table; the saved file has all of them
 options = combine_options(
     click.option("--out", required=True, type=FOLDER, help="Folder for the results; existing ones are reused."),
-    click.option("--report", is_flag=True, help="Also write the page, to --out/report."),
+    click.option("--report", is_flag=True, help="Also write the page, into the folder report of --out."),
     click.option(
         "--names", "titles", type=Words(), default="", help="Display names of the models, separated by commas."
     ),
-    click.option("--only", default="", help="Names of analyses to run, separated by commas."),
+    click.option("--only", default="", help="Run only these analyses, such as cka,rollout."),
     click.option("--quick", is_flag=True, help="Only the analyses that take a second or two each."),
     size_option,
-    held_out_option,
+    source_split_option,
     click.option("--num", default=256, show_default=True, help="Number of images; analyses that store maps use fewer."),
     click.option("--seed", default=0, show_default=True, help="Random seed."),
 )
@@ -34,7 +34,7 @@ options = combine_options(
 @click.argument("data")
 @options
 def look(model: str, data: str, **settings: Any) -> None:
-    """Run every analysis that applies to MODEL on DATA, and save each result.
+    """Run every analysis that applies to MODEL on images of DATA, and save each result.
 
     Example: sightline look vit-b16.augreg-i21k pets --out looks/vit --report
     """
@@ -47,7 +47,7 @@ def look(model: str, data: str, **settings: Any) -> None:
 @click.argument("data")
 @options
 def compare(a: str, b: str, data: str, **settings: Any) -> None:
-    """Compare two models on DATA: CKA between all layers, and every other analysis side by side.
+    """Compare two models on images of DATA: CKA between all layers, and every other analysis side by side.
 
     Example: sightline compare runs/vit runs/bit scenes/count --out vit-bit
     """

@@ -14,9 +14,9 @@ from sightline.cli.shell import verb
 @click.argument("model")
 @click.argument("second", required=False)
 @click.option("--images", default="", help="Folder of images to pick from.")
-@click.option("--results", default="", help="Folder of sightline compare: shows the nearest layers by CKA.")
+@click.option("--results", default="", help="Output folder of sightline compare, to show the most similar layers.")
 @click.option("--names", default="", help="What to call the models: A or A,B.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="By default a free one.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on; by default a free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def open_(
     model: str,
@@ -41,14 +41,16 @@ def open_(
 
 @verb
 @click.argument("model")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address; 0.0.0.0 is open to the network.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535))
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is open to the network."
+)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
 @click.option("--top", default=5, show_default=True, help="Classes in an answer.")
-@click.option("--megabytes", default=20.0, show_default=True, help="Largest upload.")
-@click.option("--rate", default=100.0, show_default=True, help="Requests per second of one client.")
-@click.option("--batch", default=16, show_default=True, help="Images in one forward pass.")
+@click.option("--megabytes", default=20.0, show_default=True, help="Largest upload, in MB.")
+@click.option("--rate", default=100.0, show_default=True, help="Requests per second that one client may send.")
+@click.option("--batch", default=16, show_default=True, help="Concurrent requests that share a forward pass.")
 def serve(model: str, host: str, port: int, top: int, megabytes: float, rate: float, batch: int, as_json: bool) -> None:
-    """Classify images by HTTP with MODEL: POST an image to /predict, get JSON.
+    """Serve MODEL over HTTP: POST an image to /predict and get names and probabilities as JSON.
 
     Example: sightline serve runs/pets --port 8000
     """

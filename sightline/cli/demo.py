@@ -12,7 +12,6 @@ import click
 import sightline as sl
 from sightline.cli.options import FOLDER, Words
 from sightline.cli.shell import show, verb
-from sightline.studies.claims import CLAIMS
 
 STATEMENT = 46  # characters of a claim in the table, which then fits 80 columns
 
@@ -24,10 +23,10 @@ STATEMENT = 46  # characters of a claim in the table, which then fits 80 columns
 @click.option("--seed", default=0, show_default=True, help="Seed of models, data and draws.")
 @click.option("--models", type=Words(), default="ViT,ViT-GAP,BiT,hybrid", show_default=True, help="Which to train.")
 def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...], as_json: bool) -> None:
-    """Look at the models of the package, train small ones of every family beside them, and write one page.
+    """Look at the models that come with Sightline, train a small one of every family, and write one page about all.
 
-    The models that are trained are a ViT, the same with global average pooling, a BiT and a hybrid. Run it again to
-    resume after an interruption; a finished demo only prints its results.
+    It trains a ViT, the same ViT with global average pooling, a BiT and a hybrid. Run it again to resume after an
+    interruption; a finished demo only prints its results.
 
     Example: sightline demo --minutes 2
     """
@@ -49,6 +48,8 @@ def demo(data: str, minutes: float, out: str, seed: int, models: tuple[str, ...]
 
 def claim_rows(verdicts: Sequence[sl.studies.Verdict]) -> list[dict[str, Any]]:
     """One line per claim that fits a terminal: the claim in brief, and how many verdicts say what."""
+    from sightline.studies.claims import CLAIMS  # here: `--help` does without
+
     brief = {c.number: c.brief for c in CLAIMS}
     rows: dict[str, dict[str, Any]] = {}
     for v in verdicts:

@@ -306,7 +306,8 @@ def probe(
 @click.option("--shots", type=Numbers(), default="1,5", show_default=True, help="Labeled images per class.")
 @click.option("--queries", default=15, show_default=True, help="Images per class to classify.")
 @click.option("--episodes", "count", default=600, show_default=True, help="Number of episodes.")
-@click.option("--classifier", type=click.Choice(["prototype", "ridge"]), default="prototype", show_default=True)
+@click.option("--classifier", type=click.Choice(["prototype", "ridge"]), default="prototype", show_default=True,
+              help="Nearest class mean, or ridge regression.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Random seed.")
 @held_out_option
 @feature_options

@@ -73,7 +73,7 @@ def print_weights(glob: str, as_json: bool) -> None:
     "--published", is_flag=True, help="List what the papers report for this model, with conditions and table."
 )
 def show(model: str, size: Any, classes: int | None, parts: bool, growth: bool, published: bool, as_json: bool) -> None:
-    """Describe MODEL: its configuration and what it costs, also to pre-train it, as published.
+    """Describe MODEL: its configuration, what it costs to run, and the published cost of pre-training it.
 
     Example: sightline show vit-b16 --size 384
     """

@@ -73,4 +73,5 @@ workers_option = click.option("--workers", default=0, show_default=True, help="N
 save_option = click.option("--save", type=click.Path(dir_okay=False), help="Save the result to this file (.npz).")
 num_option = click.option("--num", type=int, help="Number of scenes, where DATA is scenes/NAME.  [default: 2000]")
 size_option = click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled to it.")
+source_split_option = click.option("--split", help="Split of DATA; by default test, else val, else everything.")
 held_out_option = click.option("--split", help="Split to evaluate on; by default test, else val, else everything.")

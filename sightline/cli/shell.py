@@ -21,12 +21,13 @@ from sightline.untrusted import escape_controls
 # appended to the help of every verb that takes this argument
 ARGUMENTS = {
     "model": "MODEL is a file of weights, a run folder, a published name (sightline models --weights), timm:NAME, "
-    "torchvision:NAME[:WEIGHTS], hf:NAME_OR_FOLDER, FILE.py:FUNCTION (a function of yours that returns a timm, "
-    "transformers, torchvision or other module), or the name of a variant (sightline models), which has random "
-    "weights.",
+    "torchvision:NAME[:WEIGHTS], hf:NAME_OR_FOLDER, or FILE.py:FUNCTION (a function of yours that returns a timm, "
+    "transformers, torchvision or other module).",
     "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
     ".jsonl), arrays (.npz), shards (.tar), a single image, or hf:OWNER/NAME.",
 }
+VARIANT = " The name of a variant (sightline models) works too, with random weights."
+NEED_WEIGHTS = ("predict", "export", "serve")  # verbs that refuse random weights
 
 
 class LazyVerbs(click.Group):
@@ -76,7 +77,8 @@ def verb(function: Callable[..., Any]) -> click.Command:
     command = click.command(function.__name__.rstrip("_"))(function)
     command.params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print machine-readable JSON."))
     words = {p.human_readable_name.lower() for p in command.params if isinstance(p, click.Argument)}
-    command.epilog = "\n\n".join(text for word, text in ARGUMENTS.items() if word in words)
+    also = {} if command.name in NEED_WEIGHTS else {"model": VARIANT}
+    command.epilog = "\n\n".join(text + also.get(word, "") for word, text in ARGUMENTS.items() if word in words)
     return command
 
 

@@ -87,7 +87,8 @@ def show_(name: str, seeds: Any, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @seeds_option
 @click.option("--only", multiple=True, metavar="AXIS=LEVEL,...", help="Some levels of an axis.")
-@click.option("--on", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
+@click.option("--on", type=click.Choice(["local", "slurm"]), default="local", show_default=True,
+              help="Run on this machine, or submit jobs to Slurm.")  # fmt: skip
 @click.option("--jobs", default=1, show_default=True, help="Processes with one thread each; on Slurm, jobs at a time.")
 @click.option("--minutes", type=float, help="Start nothing new after this long, and save.")
 @click.option("--smoke", is_flag=True, help="Three steps on a few images, to see that everything works.")

@@ -47,10 +47,15 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--num", type=int, help="Number of scenes if DATA is scenes/NAME (default 10,000)."),
             click.option("--fraction", type=float, help="Train on this share of the training data."),
             click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled."),
-            click.option("--seed", default=0, show_default=True),
+            click.option("--seed", default=0, show_default=True, help="Random seed."),
             click.option("--workers", default=0, show_default=True, help="Processes that prepare images."),
-            click.option("--threads", type=int, help="By default as many as cores are free when the run begins."),
-            click.option("--parallel", type=click.Choice(["ddp", "fsdp"]), default="ddp", help="Under torchrun."),
+            click.option("--threads", type=int, help="Threads; by default as many as cores are free."),
+            click.option(
+                "--parallel",
+                type=click.Choice(["ddp", "fsdp"]),
+                default="ddp",
+                help="How processes started by torchrun share.",
+            ),
             click.option("--device", help="cpu, cuda or mps; by default the accelerator, if there is one."),
             click.option("--few-shot", "few", is_flag=True, help="Measure 5- and 10-shot accuracy during training."),
             click.option(

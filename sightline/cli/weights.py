@@ -112,9 +112,14 @@ def format_key(entry: Any) -> dict[str, str]:
 
 @verb
 @click.argument("model")
-@click.option("--to", type=click.Choice(["onnx", "openvino", "torch"]), default="onnx", show_default=True)
+@click.option("--to", type=click.Choice(["onnx", "openvino", "torch"]), default="onnx", show_default=True,
+              help="Runtime; torch writes a torch.export program.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(dir_okay=False), help="File: .onnx, .xml (OpenVINO) or .pt2.")
-@click.option("--pixels", is_flag=True, help="Take bytes (b, h, w, 3) and give probabilities, not logits.")
+@click.option(
+    "--pixels",
+    is_flag=True,
+    help="Take uint8 images (b, h, w, 3) and give probabilities, not preprocessed images and logits.",
+)
 def export(model: str, to: str, out: str, pixels: bool, as_json: bool) -> None:
     """Export MODEL for ONNX Runtime, OpenVINO or plain PyTorch, checked in that runtime.
 

@@ -61,7 +61,7 @@ def export(model: nn.Module, path: str | Path, *, to: Target = "onnx", pixels: b
     by more than 1e-4 is not kept.
 
     >>> import tempfile
-    >>> model = sl.build("vit-nano4", classes=3)
+    >>> model = sl.build("vit-nano4", classes=3, depth=1)
     >>> done = sl.weights.export(model, tempfile.mkdtemp() + "/vit.pt2", to="torch")
     >>> done.difference < 1e-4
     True
