@@ -70,7 +70,9 @@ def test_results_take_the_place_of_ready():
     line = "| Figures 3, 4 | somewhere | ready: study data (V1, V2) |\n| V1 | it | there | ready: study data |"
     filled = tool["fill"](line, rows)
     assert "ready" not in filled
-    assert "(gallery/atlas.html#study-data): V1 holds (5 seeds: 0.100 [0.050 to 0.150]), V2 undecided (5 seeds" in filled
+    assert (
+        "(gallery/atlas.html#study-data): V1 holds (5 seeds: 0.100 [0.050 to 0.150]), V2 undecided (5 seeds" in filled
+    )
     assert tool["fill"](filled, rows) == filled
     rows["data", "V1"]["state"] = "does not hold"
     assert tool["fill"](filled, rows).count("V1 does not hold") == 2

@@ -1,8 +1,10 @@
 """The engine: what decides a run is its key, the state is the file system, and a failure stays its own."""
 
 import shutil
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +12,7 @@ import sightline as sl
 from sightline.cli import main
 from sightline.studies.definitions.table import STUDIES
 from sightline.studies.engine.images import open_images
-from sightline.studies.engine.local import run_local
+from sightline.studies.engine.local import Pool, Worker, run_local
 from sightline.studies.engine.results import core_hours, write_results
 from sightline.studies.engine.running import unfinished
 from sightline.studies.engine.specs import recipe_of, sparse, task_of
@@ -194,6 +196,28 @@ def test_what_two_studies_share_was_spent_once(tmp_path):
         write(tmp_path / f"{name}.spent.json", {"core_hours": sum(seconds.values()) / 3600, "seconds": seconds})
     write(tmp_path / "decay.spent.json", {"core_hours": 2.0})  # written before there were seconds
     assert core_hours(tmp_path / f"{name}.json" for name in ("data", "shots", "decay")) == 1.75 + 2
+
+
+def test_a_model_is_measured_as_soon_as_it_is_trained(monkeypatch):
+    tasks = with_needs([m for rows in TINY.plan((0, 1)).values() for m in rows.values()])
+    done, given = set(), []
+
+    def give(self, task):
+        given.append(task)
+        self.workers.append(Worker(None, None, task))
+
+    monkeypatch.setattr(Pool, "give", give)
+    store = SimpleNamespace(state=lambda task: "done" if task.key in done else "waiting")
+    pool = Pool(store, jobs=2, threads=1, say=print, waiting=deque(tasks))
+    while pool.waiting or pool.workers:
+        pool.assign()
+        done.add(pool.workers.pop(0).task.key)
+    assert {task.key for task in given} == {task.key for task in tasks}
+    first = [task.key for task in given]
+    for task in given:
+        assert all(first.index(need.key) < first.index(task.key) for need in task.needs)
+    trained, measured = given[0], given[2]  # the second worker took the next training meanwhile
+    assert measured.needs == (trained,)
 
 
 @pytest.fixture

@@ -90,20 +90,20 @@ class Pool:
         return [w for w in self.workers if w.task is not None]
 
     def assign(self) -> None:
-        """Give every idle worker the first task whose needs are met."""
-        for _ in range(len(self.waiting)):
-            if len(self.busy()) >= self.jobs:
-                return
+        """Give every idle worker the first task whose needs are met. The others keep their place: a model is measured
+        as soon as it is trained, so that a study that is stopped has results."""
+        early: list[Task] = []
+        while self.waiting and len(self.busy()) < self.jobs:
             task = self.waiting.popleft()
-            state = self.store.state(task)
-            if state == "done" or task.key in self.failed:
+            if self.store.state(task) == "done" or task.key in self.failed:
                 continue
             if lost := [n for n in task.needs if n.key in self.failed]:
                 self.fail(task, f"it needs run {lost[0].key}, which failed.")
             elif any(self.store.state(n) != "done" for n in task.needs):
-                self.waiting.append(task)
+                early.append(task)
             else:
                 self.give(task)
+        self.waiting.extendleft(reversed(early))
 
     def give(self, task: Task) -> None:
         worker = next((w for w in self.workers if w.task is None), None)
