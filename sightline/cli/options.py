@@ -71,7 +71,9 @@ class Size(click.ParamType):
 batch_option = click.option("--batch", default=64, show_default=True, help="Images per batch.")
 workers_option = click.option("--workers", default=0, show_default=True, help="Number of processes that decode images.")
 save_option = click.option("--save", type=click.Path(dir_okay=False), help="Save the result to this file (.npz).")
-num_option = click.option("--num", type=int, help="Number of scenes, where DATA is scenes/NAME.  [default: 2000]")
+num_option = click.option(
+    "--num", type=int, help="Number of images, drawn at random; by default all, and 2000 of scenes/NAME."
+)
 size_option = click.option("--size", type=int, help="Image size in pixels; position embeddings are resampled to it.")
 source_split_option = click.option("--split", help="Split of DATA; by default test, else val, else everything.")
 held_out_option = click.option("--split", help="Split to evaluate on; by default test, else val, else everything.")

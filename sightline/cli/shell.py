@@ -148,7 +148,7 @@ def print_records(rows: list[dict[str, Any]], title: str, *, width: int) -> None
         line(text(first))
         for name, value in others:
             if text(value):
-                line(f"  {name}: {text(value)}")
+                line(f"  {name}: {text(value).strip()}")
 
 
 def text(value: Any) -> str:

@@ -19,7 +19,7 @@ log = logging.getLogger("sightline.evals")
 def evaluation_data(model: Any, name: str | Path, split: str | None = None, *, num: int | None = None) -> Dataset:
     """A dataset to evaluate `model` on. The default split is test, else val, else the whole dataset.
 
-    `num` scenes are drawn, at the model's image size.
+    `num` images are drawn from it, always the same ones; scenes are drawn at the model's image size.
 
     >>> model = sl.build("vit-nano4", size=64)
     >>> d = sl.evals.evaluation_data(model, "scenes/shape", num=50)
@@ -28,11 +28,16 @@ def evaluation_data(model: Any, name: str | Path, split: str | None = None, *, n
     """
     split = split or held_out_split(name)
     if not str(name).startswith("scenes/"):
-        if num is not None:
-            raise ValueError("num is for scenes; for other data sample a subset: sl.dataset(...).sample(num).")
-        return dataset(name, split=split)
+        return draw(dataset(name, split=split), num)
     size = min(LARGEST, max(SMALLEST, model.image.size[0]))
     return dataset(name, split=split, num=num or SCENES, size=size)
+
+
+def draw(data: Dataset, num: int | None) -> Dataset:
+    """So many images of a dataset at random, always the same ones; all if it has no more, or if none is given."""
+    if num is not None and num < 1:
+        raise ValueError(f"num is a number of images, 1 or more; got {num}.")
+    return data if num is None or num >= len(data) else data.sample(num, seed=0)
 
 
 def extract_splits(
@@ -52,7 +57,7 @@ def extract_splits(
     (20, 20)
     """
     if splits == ("train", "test") and os.path.isdir(name) and not available_splits(name):
-        halves: Sequence[Dataset] = dataset(name).split(0.5, seed=0)
+        halves: Sequence[Dataset] = [draw(half, num) for half in dataset(name).split(0.5, seed=0)]
         log.warning(
             "%s has no folders train and test: half of each class is to train on (%d images), the others to test.",
             name, len(halves[0]),

@@ -63,7 +63,8 @@
       const explain = () => { legend.lastChild.textContent = d.planes[shown].name; note.textContent = (d.notes || {})[d.planes[shown].name] || ""; };
       select.addEventListener("change", () => { shown = +select.value; explain(); draw(); });
       const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer at the bottom" : ""} · → ${d.column || "second model"}${d.unit ? ` (numbers: ${d.unit})` : ""}`;
-      const marks = d.marks || [some(d.rows, 24, 18), d.columns.length <= 12 ? some(d.columns, 12, Math.floor(60 / d.columns.length)) : []];
+      const tall = (Math.min(512, host.clientWidth || 512) * 0.6 * high) / 640;  // pixels, beside names as long as these
+      const marks = d.marks || [some(d.rows, clamp(Math.floor(tall / 15), 2, 24), 18), d.columns.length <= 12 ? some(d.columns, 12, Math.floor(60 / d.columns.length)) : []];
       const up = marks[0].map(([at, text]) => [d.lower ? 1 - at : at, text]);
       const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, plot(canvas, up, marks[1]),
         make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}${d.unit ? ` by ${d.unit}` : ""}, the first at the lower left` : title }),

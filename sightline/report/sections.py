@@ -140,7 +140,7 @@ def data_name(r: Result, names: Mapping[str, str] = MappingProxyType({})) -> str
     name = str(given.get("name", "")) if isinstance(given, dict) else str(given or "")
     parts = [p for p in name.replace("\\", "/").split("/") if p]
     short = "/".join(parts[-2:]) if name.startswith(("/", "~")) or ":" in name[:3] else name
-    return short or names.get(_whole(r.about.images), "")
+    return short.rstrip("/") or names.get(_whole(r.about.images), "")
 
 
 def images_label(r: Result, names: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -164,7 +164,10 @@ PROBES = View(
 
 def draw_classification(r: Classification, figure: Any) -> None:
     """Confusion (rows: label) or, for many classes, the worst confusions; and confidence against accuracy."""
-    left, right = panels(figure, 2, (3, 2))
+    if is_narrow():  # each with its own margins: long names of classes must not squeeze the other
+        left, right = (part.subplots() for part in figure.subfigures(2, 1))
+    else:
+        left, right = panels(figure, 2, (3, 2))
     if len(r.classes) <= CLASSES:
         square = r.confusion().astype(float)
         share = square / np.maximum(square.sum(1, keepdims=True), 1)
@@ -179,7 +182,8 @@ def draw_classification(r: Classification, figure: Any) -> None:
     else:
         worst = r.confused(12)
         left.barh(range(len(worst)), [n for *_, n in worst], color=COLORS[1])
-        left.set_yticks(range(len(worst)), [f"{short(a, 14)} → {short(b, 14)}" for a, b, _ in worst])
+        most = 10 if is_narrow() else 14
+        left.set_yticks(range(len(worst)), [f"{short(a, most)} → {short(b, most)}" for a, b, _ in worst])
         left.invert_yaxis()
         left.set_xlabel("images (label → prediction)")
     right.plot((0, 1), (0, 1), color=PALE, linestyle="--", label="perfectly calibrated")

@@ -9,11 +9,23 @@ from tests.peers import fill, timm, torchvision, transformers
 from tests.weights.makers import PEERS, logits
 
 TV = torchvision.models
+
+
+def vgg():
+    """VGG-11 with 64 units in place of 4,096 between its map and its classes, which are no part of its anatomy."""
+    with torch.device("meta"):
+        made = TV.vgg11(num_classes=7)
+    made.classifier[0], made.classifier[3], made.classifier[6] = (
+        nn.Linear(a, b, device="meta") for a, b in ((25088, 64), (64, 64), (64, 7))
+    )
+    return made.to_empty(device="cpu")  # every value is filled in below
+
+
 CNNS = {
     "torchvision resnet18": (lambda: TV.resnet18(num_classes=7), None, 8),
     "torchvision convnext": (lambda: TV.convnext_tiny(num_classes=7), None, 18),
     "torchvision efficientnet": (lambda: TV.efficientnet_b0(num_classes=7), None, 16),
-    "torchvision vgg": (lambda: TV.vgg11(num_classes=7), None, 8),
+    "torchvision vgg": (vgg, None, 8),
     "torchvision densenet": (lambda: TV.densenet121(num_classes=7), None, 58),
     "timm resnet": (lambda: timm.create_model("resnet26", num_classes=7), None, 8),
     "timm regnet": (lambda: timm.create_model("regnety_002", num_classes=7), None, 13),

@@ -160,10 +160,12 @@ def test_a_failure_is_told_and_the_others_go_on(data, tmp_path):
 
 
 def test_other_libraries(data, tmp_path):
-    timm = peers.timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=5)
+    few = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 64, "num_heads": 2}
+    timm = peers.timm.create_model("vit_tiny_patch16_224", num_classes=5, **few)
     rows = sl.look(peers.fill(timm, std=0.1), data, tmp_path / "a", n=16)
     assert {name for name, state in states(rows).items() if state != "done"} <= {"outlier-tokens-register"}, rows
-    resnet = sl.adopt(peers.torchvision.models.resnet18(num_classes=5), image=sl.ImageSpec(size=(64, 64)))
+    kinds = peers.torchvision.models.resnet
+    resnet = sl.adopt(kinds.ResNet(kinds.BasicBlock, [1, 1, 1, 1], num_classes=5), image=sl.ImageSpec(size=(64, 64)))
     rows = sl.look(resnet, data, tmp_path / "b", n=8)
     assert "failed" not in states(rows).values(), rows
 

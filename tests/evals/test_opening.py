@@ -17,9 +17,19 @@ def test_scenes_have_the_model_s_size_and_the_held_out_split():
     assert sl.evals.evaluation_data(tiny, "scenes/shape").size == 16  # scenes are no smaller
 
 
-def test_num_is_for_scenes(tmp_path):
-    with pytest.raises(ValueError, match="num is for scenes"):
-        sl.evals.evaluation_data(sl.build("vit-nano4"), tmp_path, num=3)
+def test_num_images_of_any_data_are_drawn_and_always_the_same(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            Image.new("RGB", (8, 8), (30 * i, 0, 0)).save(tmp_path / name / f"{i}.png")
+    model = sl.build("vit-nano4")
+    some = [sl.evals.evaluation_data(model, tmp_path, num=3) for _ in range(2)]
+    assert [len(d) for d in some] == [3, 3]
+    assert [some[0].where(i) for i in range(3)] == [some[1].where(i) for i in range(3)]
+    assert len(sl.evals.evaluation_data(model, tmp_path, num=99)) == 8
+    assert [len(half) for half in sl.evals.extract_splits(model, tmp_path, num=3)] == [3, 3]
+    with pytest.raises(ValueError, match="1 or more"):
+        sl.evals.evaluation_data(model, tmp_path, num=0)
 
 
 def test_two_splits_are_two_extractions():

@@ -103,7 +103,7 @@ PEERS = {
             conv_layer=partial(peers.timm.layers.StdConv2d, eps=1e-8),  # as timm registers its BiT
             norm_layer=peers.timm.layers.GroupNormAct,
         ),
-        hints={},
+        hints={"size": S},  # else the 224 pixels of the published ones
         holds=BIT,
     ),
     "hf-bit": Peer(
@@ -111,13 +111,13 @@ PEERS = {
             peers.transformers.BitConfig(depths=[1, 2], hidden_sizes=[256, 512], num_labels=10)
         ),
         logits,
-        hints={},
+        hints={"size": S},  # else the 224 pixels of the published ones
         holds=BIT,
     ),
     "hf-bit-headless": Peer(
         lambda: peers.transformers.BitModel(peers.transformers.BitConfig(depths=[1, 1], hidden_sizes=[256, 512])),
         pooled,
-        hints={},
+        hints={"size": S},  # else the 224 pixels of the published ones
         holds=BIT,
     ),
     "timm-hybrid": Peer(lambda: _hybrid((1, 2)), size=64, holds=("npz", "timm")),
