@@ -2,27 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.analysis.attention.rollout import from_head, rollout
 from sightline.analysis.tokens.outliers import outliers
 from sightline.data.images import resized_size
 from sightline.data.opening import model_batch
-from sightline.evals.prediction import Prediction, class_names, probability_rule, top_classes
+from sightline.evals.prediction import Prediction, TopClasses, class_names, probability_rule, top_classes
 from sightline.observe.attention import attention_probs
 from sightline.observe.model import ObservedModel, evaluation_mode
 from sightline.observe.stream import Place, residual_stream, watching
 from sightline.observe.switches import switch_off
 from sightline.spec import ImageSpec
+from sightline.weights.runs import run_temperature
 
 Grid = tuple[int, int]
 Spot = tuple[float, float]  # (x, y) within 0..1 of what the model sees
+_temperatures: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()  # of models, which stay as they are here
+
+
+def calibration(model: nn.Module) -> float:
+    """What the logits of a run's model are divided by, found once."""
+    if model not in _temperatures:
+        _temperatures[model] = run_temperature(model)
+    return _temperatures[model]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +62,15 @@ class Pass:
         x = self.stream[depth]
         return x.flatten(1).mT if x.ndim == 3 else x[self.prefix :]
 
+    def classes(self, top: int) -> TopClasses:
+        """The most probable classes, calibrated as those of `sl.predict` are."""
+        model, by = self.observed.model, probability_rule(self.observed.model)
+        logits = self.logits.double().cpu().numpy()
+        return top_classes(logits / calibration(model) if by == "softmax" else logits, by=by, top=top)
+
     def answer(self, top: int) -> Prediction:
         """The most probable classes, as `sl.predict` gives them."""
-        by = probability_rule(self.observed.model)
-        found = top_classes(self.logits.double().cpu().numpy(), by=by, top=top)
+        found = self.classes(top)
         names, _ = class_names(self.observed.model, found.classes)
         return Prediction(
             image="",
@@ -66,9 +81,7 @@ class Pass:
 
     def probability(self, number: int) -> float:
         """Of one class."""
-        found = top_classes(
-            self.logits.double().cpu().numpy(), by=probability_rule(self.observed.model), top=self.logits.shape[1]
-        )
+        found = self.classes(self.logits.shape[1])
         return float(found.probabilities[0][found.indices[0] == number][0])
 
     def from_spot(self, spot: Spot | None) -> NDArray[np.float32]:

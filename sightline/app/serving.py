@@ -20,7 +20,8 @@ from starlette.routing import Route
 from sightline.data.errors import BadImage
 from sightline.data.images import EncodedImage, decode
 from sightline.evals.accuracy import check_classifier
-from sightline.evals.prediction import predict
+from sightline.evals.prediction import predict_calibrated
+from sightline.weights.runs import run_temperature
 
 LOCAL = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")  # of this machine: clients call it by a name that we cannot know
@@ -51,9 +52,11 @@ class Batcher:
     model: Any
     limits: Limits
     top: int
+    temperature: float = field(init=False)  # of the run that the model was loaded from
     queue: "asyncio.Queue[tuple[Image.Image, asyncio.Future[Any]]]" = field(init=False)
 
     def __post_init__(self) -> None:
+        self.temperature = run_temperature(self.model)
         self.queue = asyncio.Queue(self.limits.waiting)
 
     async def submit(self, image: Image.Image) -> Any:
@@ -77,7 +80,8 @@ class Batcher:
     async def answer(self, waiting: list[tuple[Image.Image, "asyncio.Future[Any]"]]) -> None:
         try:
             images = [image for image, _ in waiting]
-            said: Any = await asyncio.to_thread(predict, self.model, images, top=self.top, batch=len(images))
+            more = {"top": self.top, "batch": len(images)}
+            said: Any = await asyncio.to_thread(predict_calibrated, self.model, images, self.temperature, **more)
         except Exception as error:  # a broken model answers everybody, and does not end the server
             said = [error] * len(waiting)
         for (_, answer), prediction in zip(waiting, said):

@@ -24,15 +24,15 @@ from sightline.evals.accuracy import check_classifier
 from sightline.observe.model import ObservedModel, evaluation_mode, place
 from sightline.observe.source import open_model
 from sightline.progress import progress
-from sightline.spec import Displayable, ImageSpec, from_json
-from sightline.untrusted import read_text
+from sightline.spec import Displayable, ImageSpec
 from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
+from sightline.weights.runs import COLDEST, HOTTEST, run_temperature
 
 log = logging.getLogger("sightline.evals")
 Source = tuple[str, Callable[[], Any]]  # an image's name, and a function that opens it
 IMAGENET = 1000  # classes of ImageNet-1k
-COLDEST, HOTTEST, FEW = 0.2, 20.0, 20  # temperatures, and images that are too few to fit one
+FEW = 20  # images that are too few to fit a temperature
 
 
 class TopClasses(NamedTuple):
@@ -131,12 +131,17 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a positive whole number; got {value!r}.")
     ready = open_model(model, untrained=False)
+    return predict_calibrated(ready, images, run_temperature(model), top=top, batch=batch)
+
+
+def predict_calibrated(ready: Any, images: Any, temperature: float, *, top: int, batch: int) -> Predictions:
+    """The predictions of an open model, with its logits divided by a temperature."""
     check_classifier(ready)
     sources = list(_sources(images))
     if not sources:
         raise ValueError("There are no images to predict: give files, a folder, a pattern or images.")
     by = probability_rule(ready)
-    temperature = run_temperature(model) if by == "softmax" else 1.0
+    temperature = temperature if by == "softmax" else 1.0
     done: list[str] = []
     rows: list[TopClasses] = []
     bad: dict[str, str] = {}
@@ -168,12 +173,13 @@ def predict(model: Any, images: Any, *, top: int = 5, batch: int = 64) -> Predic
 def noting_predictions(s: ObservedModel) -> Iterator[list[str]]:
     """What the model says of each image that passes it while this is open, such as "beagle 83 %", for captions."""
     said: list[str] = []
+    temperature = run_temperature(s.model) if s.classes and probability_rule(s.model) == "softmax" else 1.0
 
     def note(module: Any, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.ndim == 2:
             scores = output.detach().double().cpu().numpy()
             names, _ = class_names(s.model, scores.shape[1])
-            best = top_classes(scores, by=probability_rule(s.model), top=1)
+            best = top_classes(scores / temperature, by=probability_rule(s.model), top=1)
             said.extend(
                 f"{names[int(i)]} {100 * p:.0f} %" if np.isfinite(p) else "not a number"
                 for i, p in zip(best.indices[:, 0], best.probabilities[:, 0])
@@ -185,20 +191,6 @@ def noting_predictions(s: ObservedModel) -> Iterator[list[str]]:
     finally:
         if handle is not None:
             handle.remove()
-
-
-def run_temperature(source: Any) -> float:
-    """What a run's logits are divided by, as its run.json says; 1 for everything else."""
-    if not isinstance(source, str | os.PathLike):
-        source = getattr(source, "path", "")  # of a run
-    folder = Path(source)
-    record = (folder if folder.is_dir() else folder.parent) / "run.json"
-    if not os.fspath(source) or not record.is_file() or (folder.is_file() and folder.name != "model.safetensors"):
-        return 1.0
-    about = from_json(read_text(record))
-    ended = about.get("ended") if isinstance(about, dict) else None
-    found = ended.get("temperature") if isinstance(ended, dict) else None
-    return float(found) if isinstance(found, int | float) and COLDEST <= found <= HOTTEST else 1.0
 
 
 def fit_temperature(logits: NDArray, labels: NDArray[np.int64]) -> float:

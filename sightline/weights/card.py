@@ -8,9 +8,10 @@ from sightline import fingerprints
 from sightline.models.construct import Model
 from sightline.models.description import describe_model
 from sightline.spec import Result, number
-from sightline.untrusted import escape_controls, read_json
+from sightline.untrusted import escape_controls
 from sightline.weights import published
 from sightline.weights.loading import load
+from sightline.weights.runs import find_run, read_record
 
 FRONT = """---
 library_name: transformers
@@ -52,7 +53,7 @@ def model_card(model: Model, *, name: str, classes: Sequence[str] = (), verdicts
     '# mine'
     """
     run = find_run(model)
-    about, facts = _record(run), shipped_facts(model)
+    about, facts = read_record(run), shipped_facts(model)
     task = "image-classification" if model.config.classes else "image-feature-extraction"
     parts = [
         FRONT.format(task=task, license=_license(facts)) + f"# {escape_controls(name)}\n",
@@ -68,18 +69,6 @@ def model_card(model: Model, *, name: str, classes: Sequence[str] = (), verdicts
         _verdicts(list(verdicts)),
     ]
     return "\n".join(parts)
-
-
-def find_run(model: Model) -> Path | None:
-    """The run folder that the model was loaded from, if its weights are still those of the run."""
-    loaded: Any = getattr(model, "loaded", None)
-    if loaded is None:
-        return None
-    source = Path(loaded.source)
-    folder = next((p for p in (source, source.parent) if (p / "run.json").is_file()), None)
-    ended = _record(folder).get("ended")
-    weights = ended.get("weights") if isinstance(ended, Mapping) else None
-    return folder if weights is not None and weights == fingerprints.of_tensors(model.state_dict()) else None
 
 
 def shipped_facts(model: Model) -> Mapping[str, str]:
@@ -98,13 +87,6 @@ def _license(facts: Mapping[str, str]) -> str:
 
 def _some(facts: Mapping[str, str], *keys: str) -> dict[str, str]:
     return {key: facts[key] for key in keys if key in facts}
-
-
-def _record(run: Path | None) -> Mapping[str, Any]:
-    if run is None:
-        return {}
-    held = read_json(run / "run.json")
-    return held if isinstance(held, Mapping) else {}
 
 
 def _model(model: Model, names: Sequence[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from sightline.models.convolutions import StdConv
 from sightline.spec import ImageSpec, atomic, to_json
 from sightline.weights.probe import make_images, relative_difference
 from sightline.weights.report import WeightsError
+from sightline.weights.runs import run_temperature
 
 Target = Literal["onnx", "openvino", "torch"]
 SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
@@ -57,8 +58,8 @@ def export(model: nn.Module, path: str | Path, *, to: Target = "onnx", pixels: b
 
     The batch size is free, the precision float32. Class names and preprocessing are in the file's metadata; with
     `pixels` they are also in the graph, which then takes bytes (b, h, w, 3) of the right size and gives probabilities,
-    not logits. Probe images are sent through the other runtime in batches of 1, 4 and 7; a file that differs
-    by more than 1e-4 is not kept.
+    not logits: those of `sl.predict`, so calibrated for a run with validation data. Probe images are sent through the
+    other runtime in batches of 1, 4 and 7; a file that differs by more than 1e-4 is not kept.
 
     >>> import tempfile
     >>> model = sl.build("vit-nano4", classes=3, depth=1)
@@ -122,6 +123,7 @@ class Graph(nn.Module):
         self.image, self.pixels, self.classes = image, pixels, int(config.classes)
         self.names = getattr(model, "class_names", None)
         self.by = getattr(model, "probability", "softmax")
+        self.temperature = run_temperature(model) if self.by == "softmax" else 1.0
         shape = (1, len(image.mean), 1, 1)
         self.register_buffer("mean", 255 * torch.tensor(image.mean).reshape(shape))
         self.register_buffer("std", 255 * torch.tensor(image.std).reshape(shape))
@@ -130,7 +132,7 @@ class Graph(nn.Module):
         if not self.pixels:
             return self.model(images)
         logits = self.model((images.permute(0, 3, 1, 2).float() - self.mean) / self.std)
-        return logits.sigmoid() if self.by == "sigmoid" else logits.softmax(1)
+        return logits.sigmoid() if self.by == "sigmoid" else (logits / self.temperature).softmax(1)
 
     def probes(self, count: int) -> Tensor:
         """So many probe images, as the graph takes them."""
@@ -154,6 +156,7 @@ class Graph(nn.Module):
             "output": "probabilities" if self.pixels else "logits" if self.classes else "features",
             "precision": "float32",
             "probability": self.by,
+            "temperature": self.temperature,
             "preprocessing": asdict(self.image),
             "classes": list(self.names) if self.names else self.classes,
         }

@@ -11,7 +11,9 @@ from PIL import Image
 from torch import nn
 
 import sightline as sl
+from sightline.app.serving import Batcher, Limits
 from sightline.data.folder import Files
+from sightline.weights.exporting import Graph
 from tests import peers
 from tests.evals.makers import SHARED, needs_shared, random_model
 
@@ -241,11 +243,26 @@ def test_a_run_with_validation_data_is_calibrated(tmp_path):
     run = sl.fit(model, train, sl.Recipe(lr=3e-3, batch=30, steps=6), val=val, out=tmp_path / "run")
     temperature = run.about["ended"]["temperature"]
     assert temperature != 1
-    plain, calibrated = sl.predict(run.model, val), sl.predict(str(run.path), val)
-    assert calibrated.temperature == temperature
+    plain, calibrated = sl.predict(model, val), sl.predict(str(run.path), val)
+    assert (plain.temperature, calibrated.temperature) == (1, temperature)
     assert sl.predict(run, val).temperature == temperature
     assert (plain.indices == calibrated.indices).all()
     assert not np.allclose(plain.probabilities, calibrated.probabilities)
+    opened, few = run.model, val.sample(2)
+    told = sl.predict(opened, few)
+    assert told.temperature == temperature
+    assert list(sl.feature_pca(opened, few, n=2).how["predictions"]) == [
+        f"{p.name} {100 * p.probability:.0f} %" for p in told
+    ]
+    pixels = torch.from_numpy(np.stack([np.asarray(few.image(i)) for i in range(2)]))
+    graph = Graph(opened, pixels=True)
+    best = torch.from_numpy(told.indices)
+    np.testing.assert_allclose(graph(pixels).gather(1, best).detach().numpy(), told.probabilities, rtol=1e-5)
+    assert graph.meta()["temperature"] == temperature
+    assert Batcher(opened, Limits(), top=1).temperature == temperature
+    with torch.no_grad():
+        opened.head.weight *= 2  # no longer the weights of the run
+    assert sl.predict(opened, val).temperature == 1
 
 
 @hypothesis.settings(max_examples=10)
