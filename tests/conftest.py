@@ -7,15 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import settings
 
-from tests.shapes import check_only_shapes
-
-check_only_shapes()  # before anything imports sightline
-settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("house")
 os.environ.setdefault("COLUMNS", "160")
+
+
+def pytest_configure(config):
+    """Of every process that runs tests; the one that hands them out to others needs none of it, and starts faster."""
+    if config.getoption("dist", "no") != "no":
+        return
+    from hypothesis import settings
+
+    from tests.shapes import check_only_shapes
+
+    check_only_shapes()  # before anything imports sightline
+    settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
+    settings.load_profile("house")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -32,6 +38,8 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True)
 def _steady():
+    import torch
+
     torch.manual_seed(0)
     torch.set_num_threads(1)  # the suite runs one process per core
 

@@ -58,7 +58,9 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
     where = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)} if is_narrow() else {"loc": "best"}
     left.legend(**where)
     if r.prefix:
-        figure.colorbar(dots, ax=right, label="attention on the class token", fraction=0.06, pad=0.02)
+        alone = r.prefix == 1 and not any(m.pool == "gap" for m in r.about.models)
+        spent = f"attention on {'the class token' if alone else 'prefix tokens'}"
+        figure.colorbar(dots, ax=right, label=spent, fraction=0.06, pad=0.02)
 
 
 def distance_sentence(r: AttentionDistance) -> str:

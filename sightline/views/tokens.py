@@ -309,7 +309,7 @@ def _patching_maps(r: ActivationPatching, above: Any) -> None:
 def _draw_depth(r: ActivationPatching, ax: Any) -> None:
     at = np.arange(len(r.places))
     for i, share in enumerate(r.prefix.mean(0).T[:2]):
-        label = "class token" if i == 0 else f"prefix token {i}"
+        label = "class token" if i == 0 and r.class_token else f"prefix token {i}"
         ax.plot(at, share, marker="o", color=COLORS[2 + i], label=label)
     ax.plot(at, r.regions.mean(0).max((1, 2)), marker="o", color=COLORS[0], label="best region")
     ax.plot(at, r.controls[:, 1].mean(0), linestyle="--", color=INK, linewidth=0.9, label="everything")
@@ -335,7 +335,7 @@ def patching_sentence(r: ActivationPatching) -> str:
         b, h = np.unravel_index(int(heads.argmax()), heads.shape)
         share = percent(float(heads[b, h])) + between(float(heads[b, h]), float(half_width(r.heads[:, b, h])), percent)
         text += f"; of the heads, head {h + 1} of block {b + 1} restores most, {share}"
-    if r.prefix.shape[2]:
+    if r.has_class_token:
         most = np.flatnonzero(r.prefix[..., 0].mean(0) >= 0.5)
         where = f"from {counted(r.places[most[0]])} on{_first_place(r)}" if most.size else "nowhere"
         text += f"; the class token alone carries half of it {where}"
@@ -362,7 +362,7 @@ def patching_payload(r: ActivationPatching, room: int) -> Payload:
 
 def _patching_note(r: ActivationPatching, pair_: int, place: int) -> str:
     a, b = (r.name(int(c)) for c in r.classes[pair_])
-    own = f"; the class token alone restores {r.prefix[pair_, place, 0]:.2f}" if r.prefix.shape[2] else ""
+    own = f"; the class token alone restores {r.prefix[pair_, place, 0]:.2f}" if r.has_class_token else ""
     return f"From {a} to {b}{own}."
 
 

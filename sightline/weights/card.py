@@ -30,6 +30,28 @@ classify("photo.jpg")
 """
 UNKNOWN = "Not recorded: these weights are not those of a run folder."
 MANY = 20  # class names that are listed
+DENSE = ("segment", "detect")
+# fields of a recipe that matter only where another one has one of some values
+NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "betas": ("optimizer", ("adamw", "muon")),
+    "momentum": ("optimizer", ("sgd", "muon")),
+    "milestones": ("decay", ("staircase",)),
+    "factor": ("decay", ("staircase",)),
+    "corrupt": ("task", ("masked", "mae")),
+    "target": ("task", ("masked", "mae")),
+    "decoder": ("task", ("mae", *DENSE)),
+    "head": ("task", DENSE),
+    "queries": ("task", DENSE),
+    "mask_stride": ("task", DENSE),
+    "sigreg": ("task", ("lejepa",)),
+    "projector": ("task", ("lejepa",)),
+}
+DECAYED = ("decay_rule", "decayed")  # matter where weights decay
+EXECUTION = (
+    "augment",  # has a row of its own
+    *("micro", "checkpointing", "compile", "layout", "repeat", "tensorboard", "track"),
+    *("log_every", "eval_every", "save_every", "keep_every"),
+)
 
 
 class Judged(Protocol):
@@ -109,14 +131,31 @@ def _data(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recipe(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the run that are not empty, and its command."""
+    """The settings of the run that are not empty and had a say."""
     identity = about.get("identity")
     recipe = identity.get("recipe", {}) if isinstance(identity, Mapping) else {}
     plan = about.get("plan")
     steps = {"steps": plan.get("steps")} if isinstance(plan, Mapping) else {}
-    kept = {k: v for k, v in recipe.items() if v not in (None, "", [], False) and k != "augment"}
+    told = {k: v for k, v in recipe.items() if v not in (None, "", [], False) and _has_a_say(k, recipe)}
     augment = {k: v for k, v in recipe.get("augment", {}).items() if v not in (None, "", [], False, 0)}
-    return {**kept, **steps, "augmentation": ", ".join(f"{k}={v}" for k, v in augment.items()) or "none"}
+    augment = {k: v for k, v in augment.items() if (k, v) != ("repeats", 1)}
+    said = "; ".join(k if v is True else f"{k} {_plain(v)}" for k, v in augment.items())
+    return {k: _plain(v) for k, v in {**told, **steps}.items()} | {"augmentation": said or "none"}
+
+
+def _has_a_say(field: str, recipe: Mapping[str, Any]) -> bool:
+    """Whether a field changed what was trained: not one of another task, optimizer or schedule, or of execution."""
+    if field in NEEDS:
+        other, values = NEEDS[field]
+        return recipe.get(other) in values
+    return field not in EXECUTION and (field not in DECAYED or bool(recipe.get("weight_decay")))
+
+
+def _plain(value: Any) -> Any:
+    """A setting without the brackets of Python."""
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_plain(v)) for v in value)
+    return number(value) if isinstance(value, float) else value
 
 
 def _accuracy(run: Path, about: Mapping[str, Any]) -> dict[str, str]:

@@ -179,6 +179,22 @@ def test_patching_of_pairs(vit):
     assert "carries half of it nowhere" in view_of(never).sentence(never)
 
 
+def test_registers_of_a_mean_are_no_class_token_that_takes_over():
+    """A model without a class token has nothing to say of it, whatever stands before its patches."""
+    net = peers.timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, num_classes=5, depth=2, global_pool="avg", class_token=False, reg_tokens=2
+    )
+    r = sl.analysis.activation_patching(sl.adopt(peers.fill(net).eval()), torch.rand(8, 3, 32, 32), pairs=4, cells=1)
+    assert r.prefix.shape[2] == 2
+    assert not r.has_class_token
+    assert "place from which the class token carries half" not in {*r.summary(), *r.intervals()}
+    view = view_of(r)
+    assert "class token" not in view.sentence(r) + str(view.payload(r, 10**6)["notes"])
+    labels = [text.get_text() for ax in sl.draw(r).axes if ax.get_legend() for text in ax.get_legend().get_texts()]
+    assert "prefix token 0" in labels
+    assert "class token" not in labels
+
+
 def test_the_class_token_takes_over_between_two_additions():
     """Ratios cross halfway between the second and the third addition; ratios that do not cross have no such place."""
     c, p = np.exp([2.0, 1.0, -1.0, -2.0]), np.ones(4)

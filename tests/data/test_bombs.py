@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,8 +89,9 @@ def test_a_panorama_at_a_large_size_is_cut_without_the_whole(monkeypatch):
 @needs_proc
 def test_a_batch_holds_one_decoded_image_at_a_time(tmp_path):
     (tmp_path / "a").mkdir()
-    for i in range(12):
-        Image.new("RGB", (2000, 2000), (i, 0, 0)).save(tmp_path / "a" / f"{i}.png", compress_level=1)
+    Image.new("RGB", (2000, 2000), "red").save(tmp_path / "a" / "0.png", compress_level=1)
+    for i in range(1, 12):
+        shutil.copyfile(tmp_path / "a" / "0.png", tmp_path / "a" / f"{i}.png")
     code = (
         "import sys, torch, sightline as sl; from tests.data.exploding import status\n"
         "torch.set_num_threads(1)\n"

@@ -120,7 +120,7 @@ def test_two_models_of_one_name_are_told_apart(tmp_path):
 
 def test_no_blank_image_is_sent_twice(tmp_path):
     """One observation per model: every analysis of one call shares it."""
-    models = [small(), peers.fill(sl.build("bit-nano", classes=10), std=0.1)]
+    models = [small(), peers.fill(sl.build("bit-nano", classes=10, units=(1, 1)), std=0.1)]
     stems = [models[0].embed, models[1].root]  # the first layer sees the image, whichever method was called
     blank = {id(stem): 0 for stem in stems}
 

@@ -42,6 +42,10 @@ def test_the_card_says_data_recipe_accuracy_and_verdicts(run, folder):
     assert "| train | 16 |" in rest
     assert "| weight_decay | 0.03 |" in rest
     assert "| lr | 0.001 |" in rest
+    assert "| betas | 0.9, 0.999 |" in rest
+    assert not {"momentum", "corrupt", "queries", "sigreg", "log_every"} & {  # of other optimizers and tasks
+        line.split(" | ")[0].removeprefix("| ") for line in rest.splitlines()
+    }
     accuracy = sl.Result.load(run.path / "test.npz").summary()["top-1"]
     assert f"| test: top-1 | {sl.spec.number(accuracy)} |" in rest
     assert "validation accuracy" in rest

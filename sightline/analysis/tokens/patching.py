@@ -58,6 +58,12 @@ class ActivationPatching(Result):
     names: dict[str, str]  # of the classes, by number, where the model knows them
     images: NDArray[np.uint8]  # (pairs, 2, height, width, 3)
     passes: int  # patched runs in all
+    class_token: bool = True  # whether the first prefix token, if there is one, is a class token; registers are none
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether a class token was replaced alone."""
+        return self.class_token and self.prefix.shape[2] > 0
 
     def name(self, number: int) -> str:
         """What to call a class."""
@@ -70,7 +76,7 @@ class ActivationPatching(Result):
             numbers[f"largest share of one {kind} branch"] = float(np.nanmax(each, initial=-np.inf))
         if self.heads.size:
             numbers["largest share of one head"] = float(self.heads.mean(0).max())
-        if self.prefix.shape[2]:
+        if self.has_class_token:
             half = np.flatnonzero(self.prefix[..., 0].mean(0) >= 0.5)
             numbers[TAKE_OVER] = float(half[0]) if half.size else np.inf
         return numbers
@@ -102,7 +108,7 @@ class ActivationPatching(Result):
         if self.heads.size:
             each = self.heads.reshape(len(self.heads), -1)
             found["largest share of one head"] = of_mean(each[:, int(each.mean(0).argmax())])
-        if self.prefix.shape[2] and np.isfinite(self.take_over()):
+        if self.has_class_token and np.isfinite(self.take_over()):
             low, high = self.take_over_interval()
             found[TAKE_OVER] = first_place(low), first_place(high)
         return known_ends(found)
@@ -317,5 +323,6 @@ def _result(
         names={str(i): str(known[i]) for i in np.unique(classes).tolist() if i < len(known)},
         images=np.stack([np.concatenate([thumbnails(x, s.image, 160) for x in pair]) for pair in pairs]),
         passes=passes,
+        class_token=s.class_token,
         **{k: np.stack([run[k] for run in runs]) for k in runs[0]},
     )

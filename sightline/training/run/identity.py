@@ -18,6 +18,7 @@ from sightline.models.construct import Model
 from sightline.spec import from_json, to_json
 from sightline.training.recipe import Recipe
 
+PROGRAMS = {"__main__.py": "python -m sightline"}  # as people type what the system calls by a file
 MAY_CHANGE = (
     "log_every",
     "save_every",
@@ -99,7 +100,7 @@ def environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "machine": {"system": platform.system(), "processor": platform.machine(), "threads": torch.get_num_threads()},
         "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([PROGRAMS.get(Path(sys.argv[0]).name, Path(sys.argv[0]).name), *sys.argv[1:]]),
     }
 
 
