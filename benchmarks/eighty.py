@@ -5,7 +5,7 @@ The same model (bit-basic), one thread, processor time, the same 2,000 validatio
 these are the usual ones for small images that its script has words for, not its defaults for ImageNet:
 
     --opt sgd --lr 0.1 --weight-decay 5e-4 --sched cosine --epochs 30 --warmup-epochs 2 --batch-size 128 --smoothing 0.1
-    --train-crop-mode rkrc --hflip 0.5 --color-jitter 0
+    --train-crop-mode rkrc --hflip 0.5 --color-jitter 0 --amp --amp-dtype bfloat16
 
 `--peer-epochs` and `--peer-lr` change them. Takes hours of a core: stop it whenever you like, or give it the minutes
 that it may take, and start it again with the same words. Curves are in results/eighty.json.
@@ -14,6 +14,7 @@ that it may take, and start it again with the same words. Curves are in results/
 import argparse
 import importlib
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,7 +106,8 @@ def peer(place: Place, epochs: int, lr: float, seed: int = 0) -> list[list[float
 def train_epoch(model: nn.Module, loader: Any, optimizer: Any) -> None:
     model.train()
     for images, labels in loader:
-        loss = nn.functional.cross_entropy(model(images), labels, label_smoothing=0.1)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels, label_smoothing=0.1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -159,7 +161,8 @@ def main(words: Sequence[str] | None = None) -> None:
     place = Place(data=asked.data, num=asked.num, runs=asked.runs, results=asked.results, until=until)
     try:
         out = place.runs / f"ours-{asked.epochs:g}"
-        _, ours = train("bit", make_recipe("bit", 0, asked.epochs), place, val=VAL, out=out)
+        recipe = make_recipe("bit", 0, asked.epochs)
+        _, ours = train(FAMILIES["bit"], recipe, place, val=VAL, looks=math.ceil(asked.epochs), out=out)
     except sl.training.Stopped as stopped:
         print(stopped)
         return

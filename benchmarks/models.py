@@ -1,14 +1,21 @@
-"""Speed and memory of the same ViT in Sightline, timm and transformers: `python -m benchmarks.models [rounds]`."""
+"""Speed and memory of the same ViT in Sightline, timm and transformers: `python -m benchmarks.models [rounds [parts]]`.
+
+Parts: inference (two threads, so on a quiet machine), training (one thread, processor time), attention, memory; what is
+saved of the others stays. A training step is measured as each program makes it: ours keeps freed memory, as
+`sightline train` does; timm's and transformers' leave that to the C library. In float32, and in bfloat16 by autocast.
+"""
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import sightline as sl
-from benchmarks.race import high_water, race, report, save
+from benchmarks.race import high_water, race, report, save, saved
+from sightline.memory import freed_memory_kept
 from sightline.models.layers import attention
 from tests import peers
 
@@ -20,6 +27,7 @@ MODELS = {
     ),
 }
 FAMILY = ("sightline", "timm", "transformers")
+STEPS = 3  # in a turn, so that memory is kept from one to the next
 
 
 def make(library: str, c: sl.models.ViTConfig) -> nn.Module:
@@ -47,30 +55,49 @@ def inference(model: nn.Module, x: torch.Tensor):
     return run
 
 
-def training(model: nn.Module, x: torch.Tensor):
+def training(model: nn.Module, x: torch.Tensor, *, precision: str = "float32", keep: bool = False, steps: int = 1):
     labels = torch.arange(len(x)) % 10
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    low = precision == "bfloat16"
 
     def run() -> None:
-        out = model(x)
-        F.cross_entropy(getattr(out, "logits", out), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        with freed_memory_kept() if keep else nullcontext():
+            for _ in range(steps):
+                with torch.autocast("cpu", torch.bfloat16, enabled=low):
+                    out = model(x)
+                    loss = F.cross_entropy(getattr(out, "logits", out), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
 
     model.train()
     return run
 
 
-def speed(rounds: int) -> dict:
+def race_inference(rounds: int) -> dict:
+    torch.set_num_threads(2)
     done = {}
     for title, (c, batch) in MODELS.items():
         x = torch.randn(batch, 3, *c.size)  # type: ignore[misc]
-        flops = 2 * sl.cost(c).macs * batch
-        for job, factor in ((inference, 1), (training, 3)):
-            runs = {name: job(make(name, c), x) for name in FAMILY}
-            rows = race(runs, flops=factor * flops, rounds=rounds)
-            report(f"{title}: {job.__name__}", rows)
-            done[f"{title}: {job.__name__}"] = rows
+        runs = {name: inference(make(name, c), x) for name in FAMILY}
+        rows = race(runs, flops=2 * sl.cost(c).macs * batch, rounds=rounds)
+        report(f"{title}: inference", rows)
+        done[f"{title}: inference"] = rows
+    return done
+
+
+def race_training(rounds: int) -> dict:
+    torch.set_num_threads(1)
+    done = {}
+    for title, (c, batch) in MODELS.items():
+        x = torch.randn(batch, 3, *c.size)  # type: ignore[misc]
+        for precision in ("float32", "bfloat16"):
+            how = {"precision": precision, "steps": STEPS}
+            runs = {name: training(make(name, c), x, keep=name == "sightline", **how) for name in FAMILY}
+            flops = 6 * sl.cost(c).macs * batch * STEPS
+            rows = race(runs, flops=flops, rounds=rounds, dtype=getattr(torch, precision))
+            report(f"{title}: {STEPS} training steps, {precision}", rows)
+            done[f"{title}: training, {precision}"] = rows
     return done
 
 
@@ -117,10 +144,19 @@ def memory(rounds: int = 3) -> dict:
     return middle
 
 
-def main(rounds: int = 15) -> None:
+PARTS = {"inference": race_inference, "training": race_training}
+
+
+def main(rounds: int = 15, parts: str = "inference,training,attention,memory") -> None:
+    names, done = parts.split(","), saved("models")
+    for name in names:
+        done |= PARTS[name](rounds) if name in PARTS else {}
+        done |= {f"rounds, {name}": rounds}
     torch.set_num_threads(2)
-    save("models", {"threads": 2, "rounds": rounds, **speed(rounds), "attention": kernels(rounds), "memory": memory()})
+    done |= {"attention": kernels(rounds)} if "attention" in names else {}
+    done |= {"memory": memory()} if "memory" in names else {}
+    save("models", done)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]) if sys.argv[1:] else 15, *sys.argv[2:])

@@ -16,9 +16,9 @@ def clock() -> Callable[[], float]:
     return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-def matmul_speed(seconds: float = 0.3) -> float:
-    """Floating-point operations per second of a large float32 matrix product: what the machine could do."""
-    a, b = torch.randn(2048, 1024), torch.randn(1024, 2048)
+def matmul_speed(seconds: float = 0.3, dtype: torch.dtype = torch.float32) -> float:
+    """Floating-point operations per second of a large matrix product: what the machine could do."""
+    a, b = torch.randn(2048, 1024).to(dtype), torch.randn(1024, 2048).to(dtype)
     now = clock()
     best, end = 0.0, now() + seconds
     while now() < end:
@@ -28,7 +28,9 @@ def matmul_speed(seconds: float = 0.3) -> float:
     return best
 
 
-def race(contestants: dict[str, Callable[[], object]], *, flops: float, rounds: int = 15) -> dict[str, dict]:
+def race(
+    contestants: dict[str, Callable[[], object]], *, flops: float, rounds: int = 15, dtype: torch.dtype = torch.float32
+) -> dict[str, dict]:
     """Seconds, speed relative to each peer (medians of per-round ratios) and fraction of matrix-product speed.
 
     The first contestant is ours; the others are the peers. The order within a round rotates.
@@ -40,7 +42,7 @@ def race(contestants: dict[str, Callable[[], object]], *, flops: float, rounds: 
     times: dict[str, list[float]] = {name: [] for name in names}
     peaks = []
     for i in range(rounds):
-        peaks.append(matmul_speed(0.05))
+        peaks.append(matmul_speed(0.05, dtype))
         for name in names[i % len(names) :] + names[: i % len(names)]:
             start = now()
             contestants[name]()

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-import httpx
+import httpx2
 import numpy as np
 from PIL import Image
 
@@ -46,7 +46,7 @@ async def load(bodies: list[bytes], clients: int, seconds: float) -> tuple[float
     start = time.perf_counter()
     end = start + seconds
 
-    async def client(number: int, session: httpx.AsyncClient) -> None:
+    async def client(number: int, session: httpx2.AsyncClient) -> None:
         at = number
         while time.perf_counter() < end:
             begun = time.perf_counter()
@@ -55,7 +55,7 @@ async def load(bodies: list[bytes], clients: int, seconds: float) -> tuple[float
             waits.append(time.perf_counter() - begun)
             at += clients
 
-    async with httpx.AsyncClient(timeout=60) as session:
+    async with httpx2.AsyncClient(timeout=60) as session:
         await asyncio.gather(*(client(i, session) for i in range(clients)))
     return len(waits) / (time.perf_counter() - start), waits
 
@@ -72,9 +72,9 @@ def bare(model: object, bodies: list[bytes], seconds: float) -> float:
 def wait_for_server() -> None:
     for _ in range(300):
         try:
-            httpx.get(f"{URL}/health").raise_for_status()
+            httpx2.get(f"{URL}/health").raise_for_status()
             return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             time.sleep(0.2)
     raise SystemExit("The server did not start.")
 

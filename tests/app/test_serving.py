@@ -3,7 +3,7 @@
 import asyncio
 import io
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from PIL import Image
@@ -31,10 +31,10 @@ def ask(model, bodies, *, headers=None, method="POST", path="/predict", **how):
     server = sl.app.create_server(model, **how)
 
     async def talk():
-        transport = httpx.ASGITransport(app=server)
+        transport = httpx2.ASGITransport(app=server)
         async with (
             server.router.lifespan_context(server),
-            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client,
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client,
         ):
             return await asyncio.gather(*(client.request(method, path, content=body) for body in bodies))
 
