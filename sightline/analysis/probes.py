@@ -21,7 +21,7 @@ from sightline.spec import Result
 # how the model pools: what is probed, as figure 11b names it
 CURVES: dict[str, dict[str, Tokens]] = {
     "cls": {"class token": "cls", "mean of patches": "gap", "mean of all": "mean"},
-    "gap": {"first token": "first", "mean of patches": "gap"},
+    "gap": {"first token": 0, "mean of patches": "gap"},  # the first of those that are averaged: a register is not
     "cnn": {"mean of the map": "gap"},
 }
 

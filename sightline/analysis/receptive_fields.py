@@ -138,7 +138,8 @@ def receptive_field(
     ((32, 32), True)
     """
     s = observe(model)
-    names = _sides(s, spatial_layers(s, layers), side)
+    chosen = spatial_layers(s, layers)
+    names = _sides(s, chosen, side)
     if probes is not None and (isinstance(probes, bool) or probes < 1):
         raise ValueError(f"probes is a whole number from 1 up, or None for every channel; got {probes!r}.")
     source = ImageSource(data=data, batch=max(1, min(8, n // 4)), n=n, seed=seed)
@@ -151,7 +152,14 @@ def receptive_field(
         cells = made.cells
         for i, name in enumerate(names):
             sums.add(i, made.fields[name], cells[name], member)
-    how = {"n": int(sums.images.sum()), "probes": probes or "every channel", "seed": seed, "groups": groups.count}
+    how: dict[str, Any] = {
+        "n": int(sums.images.sum()),
+        "probes": probes or "every channel",
+        "seed": seed,
+        "groups": groups.count,
+    }
+    if side == "before":  # units without a skip have no branch, and the others have names of their own
+        how["sums"] = [name for name in chosen if name in s.part and s.part[name].branch]
     found = _result(s, names, sums, list(cells.values()), how=how, side=side)
     return replace(found, about=source.about(s))
 

@@ -62,7 +62,7 @@ class ResidualRatios(Result):
     cosine_sum: NDArray[np.float64]  # cos(z, z + f(z))
     class_token: NDArray[np.float64]  # (3 measures, additions), NaN without one
     per_token: NDArray[np.float64]  # (3 measures, additions, tokens), prefix first; no tokens for a CNN: maps differ
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # addition: why it, or some of its places, have no value
     replicates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0, 0)))  # (groups of images, 4,
     # additions): without each group, `ratio` and that of the class token, `cosine_sum` and that of the class token
 
@@ -193,6 +193,7 @@ class Additions:
         self.skips = {p.skip for p in sums}
         self.held: dict[str, Tensor] = {}
         self.total: dict[str, Tensor] = {}  # (groups, 3, tokens)
+        self.count: dict[str, Tensor] = {}  # the same: how many images have each
         self.prefix: dict[str, int] = {}
         self.why: dict[str, str] = {}
 
@@ -220,8 +221,26 @@ class Additions:
         z, f = layer.tokens, as_tokens(branch, self.target, path).tokens
         self.prefix[path] = layer.prefix
         found = skip_branch_ratio(z, f).transpose(0, 1).cpu()  # (images, 3, tokens)
-        empty = torch.zeros(len(self.images), *found.shape[1:], dtype=torch.float64)
-        self.total.setdefault(path, empty).index_add_(0, self.groups, found)
+        known = ~found.isnan()  # where skip or branch is zero there is no cosine, where both are no ratio either
+        empty = torch.zeros(2, len(self.images), *found.shape[1:], dtype=torch.float64)
+        self.total.setdefault(path, empty[0]).index_add_(0, self.groups, found.where(known, 0.0))
+        self.count.setdefault(path, empty[1]).index_add_(0, self.groups, known.double())
+
+
+def _over_tokens(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over the last axis of what is known; NaN where nothing is."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):  # nothing is known, or an infinite ratio
+        return np.asarray(np.where(known, values, 0).sum(-1) / known.sum(-1))
+
+
+def zero_places(name: str, count: NDArray[np.float64], images: int) -> str:
+    """What is left out of the means of an addition, from how many images have each measure at each token."""
+    ratio, *cosines = 1 - count.sum(0).mean(1) / images
+    if not max(cosines) > 0:
+        return ""
+    said = f"{name}: {max(cosines):.1%} of the places have no cosine, since skip, branch or sum is zero there"
+    return f"{said}, and {ratio:.1%} no ratio, since skip and branch are" if ratio > 0 else said
 
 
 def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: About) -> ResidualRatios:
@@ -230,15 +249,16 @@ def _result(s: ObservedModel, watch: Additions, how: dict[str, Any], about: Abou
     patches, first = np.full((3, len(names)), np.nan), np.full((3, len(names)), np.nan)
     each = np.full((3, len(names), tokens), np.nan)
     left = np.full((len(watch.images), 4, len(names)), np.nan)
-    n = watch.images.double().numpy()
     for i, name in enumerate(names):
         if name in watch.total and name not in watch.why:
-            groups, prefix = watch.total[name].numpy(), watch.prefix[name]
-            mean = groups.sum(0) / n.sum()
-            patches[:, i] = mean[:, prefix:].mean(1)
+            groups, count, prefix = watch.total[name].numpy(), watch.count[name].numpy(), watch.prefix[name]
             with np.errstate(invalid="ignore", divide="ignore"):  # an infinite ratio, or all images in one group
-                less = (groups.sum(0) - groups)[:, [0, 2]] / (n.sum() - n)[:, None, None]
-            left[:, 0::2, i] = less[:, :, prefix:].mean(2)
+                mean = groups.sum(0) / count.sum(0)
+                less = ((groups.sum(0) - groups) / (count.sum(0) - count))[:, [0, 2]]
+            patches[:, i] = _over_tokens(mean[:, prefix:])
+            left[:, 0::2, i] = _over_tokens(less[:, :, prefix:])
+            if why := zero_places(name, count, int(how["n"])):
+                watch.why[name] = why
             if s.class_token and prefix:
                 first[:, i], left[:, 1::2, i] = mean[:, 0], less[:, :, 0]
             if mean.shape[1] == tokens:

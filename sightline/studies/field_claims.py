@@ -1,6 +1,7 @@
 """Claims of Raghu et al. about effective receptive fields (C8, C9)."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +58,19 @@ def own(r: ReceptiveField) -> Part:
     return r.own, left_out(r.replicates, ..., OWN)
 
 
-def _paired(x: NDArray, y: NDArray) -> NDArray:
-    """After minus before, depth by depth."""
-    count = min(len(x), len(y))
-    return np.asarray(x[:count] - y[:count])
+def _paired(after: ReceptiveField, before: ReceptiveField) -> tuple[Part, Part] | None:
+    """The mass on the own cell after and before the same additions; None where it is unknown which these are.
+
+    A ViT's are paired block by block. Of a CNN in which some units have no skip, those that have one are compared.
+    """
+    one, other = own(after), own(before)
+    if len(one[0]) == len(other[0]):
+        return one, other
+    sums = list(before.how.get("sums", ()))
+    if len(sums) != len(other[0]) or not set(sums) <= set(after.names):
+        return None
+    at = [after.names.index(name) for name in sums]
+    return (one[0][at], left_out(one[1], at)), other
 
 
 def _both(m: Model, images: str) -> tuple[ReceptiveField, ReceptiveField] | None:
@@ -87,16 +97,13 @@ def center_patch(e: Evidence) -> Iterator[Assessment]:
             yield Assessment(models=(vit.id,), effects=effects, note=note, images=after.about.images)
 
 
+IN_A_VIT = "mass on the own patch, after minus before the addition, at the depth where it is smallest"
 IN_A_CNN = "mass on the own cell in the CNN, after minus before the addition, mean over depth"
 
 
 def _of_vit(after: ReceptiveField, before: ReceptiveField) -> tuple[Effect, Effect]:
-    gap = over_images(
-        "mass on the own patch, after minus before the addition, at the depth where it is smallest",
-        lambda x, y: float(_paired(x, y).min()),
-        own(after),
-        own(before),
-    )
+    pair, name = _paired(after, before), IN_A_VIT
+    gap = missing(name) if pair is None else over_images(name, lambda x, y: float((x - y).min()), *pair)
     what = "images in which the own patch is the largest of all, at the depth where they are fewest"
     if not len(after.largest):
         return gap, missing(what, bound=0.5)
@@ -106,11 +113,8 @@ def _of_vit(after: ReceptiveField, before: ReceptiveField) -> tuple[Effect, Effe
 
 
 def _of_cnn(after: ReceptiveField, before: ReceptiveField) -> Effect:
-    return over_images(
-        IN_A_CNN,
-        lambda x, y: float(_paired(x, y).mean()),
-        own(after),
-        own(before),
-        side="within",
-        margin=ALIKE,
-    )
+    place: dict[str, Any] = {"side": "within", "margin": ALIKE}
+    pair = _paired(after, before)
+    if pair is None:
+        return missing(IN_A_CNN, **place)
+    return over_images(IN_A_CNN, lambda x, y: float((x - y).mean()), *pair, **place)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.analysis.similarity.measures import SLICE, gram
+from sightline.observe.images import ImageSource
+from sightline.observe.model import observe
 
 X = torch.tensor([[1.0, 0], [0, 1], [1, 1], [2, 0], [0, 2], [2, 1]])
 Y = torch.tensor([[1.0], [2], [3], [4], [5], [7]])
@@ -126,6 +128,27 @@ def test_mutual_neighbors(seed, shift, scale):
     )  # on the sphere the nearest by distance are the nearest by angle
     assert sl.analysis.mutual_knn(x, y, k=5) == sl.analysis.mutual_knn(y, x, k=5)
     assert sl.analysis.mutual_knn(x, y, k=39) == 1  # all the others
+
+
+@pytest.mark.parametrize("shift", [3.0, 100.0, 3e3])
+def test_neighbors_by_cosine_keep_their_digits(vit, shift):
+    """Features that share a large mean, as those of large ViTs do: cosines differ in digits that float32 has not."""
+    one, two = torch.randn(2, 64, generator=torch.Generator().manual_seed(0)).unbind()
+    paths = "blocks.0.mlp_sum", "blocks.1.mlp_sum"
+    hooks = [
+        vit.get_submodule(p).register_forward_hook(lambda m, a, out, v=v: out + shift * v)
+        for p, v in zip(paths, (one, two))
+    ]
+    images = torch.rand(24, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    try:
+        found = sl.cka(vit, None, images, layers=list(paths), batch=24)
+        with torch.no_grad(), sl.record(vit, *paths) as tape:
+            vit(next(iter(ImageSource(data=images, batch=24).batches([observe(vit)]))).images[0])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    want = sl.analysis.mutual_knn(*(tape[p].flatten(1).double() for p in paths))
+    assert found.knn[0, 1] == pytest.approx(want, abs=0.01)  # of 240 neighbors, two that are as near as others
 
 
 def test_refused():

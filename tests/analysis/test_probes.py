@@ -24,6 +24,14 @@ def test_the_five_curves(parts):
         sl.analysis.layer_probes({}, *parts)
 
 
+def test_the_first_token_of_a_mean_is_a_patch(parts):
+    """Registers stand before the patches, and no head reads them."""
+    model = sl.build("vit-nano4", depth=2, pool="gap", registers=2)
+    found = sl.analysis.layer_probes(model, *parts, shots=3)
+    both = [sl.extract(model, part, layers="blocks", tokens=0) for part in parts]
+    np.testing.assert_allclose(found.accuracy[found.curves.index("model; first token")], sl.probe(*both, shots=3).mean)
+
+
 def test_closed_form_is_least_squares(parts):
     """The probe equals lstsq on the same standardized features with the ridge written as extra rows."""
     model = sl.build("vit-nano4", depth=1)

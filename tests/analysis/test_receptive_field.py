@@ -147,3 +147,26 @@ def test_replicates_and_the_largest_cell(images):
     assert set(found.largest.tolist()) <= {0, 0.25, 0.5, 0.75, 1}
     assert np.abs(found.largest - cells.mean(0)).max() <= 0.5  # random probes differ between the two
     assert found.largest_replicates.shape == (4, 2)
+
+
+class MaybeSkip(torch.nn.Module):
+    """A unit of a CNN, with or without a skip."""
+
+    def __init__(self, skip):
+        super().__init__()
+        self.one, self.two = (torch.nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.skip = skip
+
+    def forward(self, x):
+        return self.two(self.one(x)) + (x if self.skip else 0)
+
+
+def test_before_the_addition_says_which_additions_these_are():
+    """A unit without a skip has no field before the addition, and the others are not taken for it."""
+    row = [MaybeSkip(skip) for skip in (False, True, False, True)]
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), *row, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    model = sl.adopt(net.eval(), image=sl.ImageSpec(size=(16, 16)))
+    after, before = (sl.receptive_field(model, torch.rand(2, 3, 16, 16), n=2, side=s) for s in ("after", "before"))
+    assert after.names == ("inner.1", "inner.2", "inner.3", "inner.4")
+    assert len(before.names) == 2
+    assert before.how["sums"] == ["inner.2", "inner.4"]

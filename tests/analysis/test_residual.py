@@ -173,3 +173,39 @@ def test_replicates_leave_groups_out(images):
     each = np.array([[r.ratio, r.class_token[0], r.cosine_sum, r.class_token[2]] for r in single])
     want = np.sort((each.sum(0) - each) / 5, axis=0)
     np.testing.assert_allclose(np.sort(found.replicates, axis=0), want, rtol=1e-5)
+
+
+class Dead(torch.nn.Module):
+    """A unit without biases: where its input is zero, so is all that it adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = (torch.nn.Conv2d(4, 4, 1, bias=False) for _ in range(2))
+        self.relu = torch.nn.ReLU()
+
+    def forward(self, x):
+        return self.relu(x + self.two(self.relu(self.one(x))))
+
+
+def test_places_where_nothing_is_added_to_nothing_are_left_out_and_said():
+    """0 / 0 is no number: the other places keep their ratio, and the reason says how many have none."""
+    torch.manual_seed(0)
+    first, units = torch.nn.Conv2d(3, 4, 1), [Dead(), Dead()]
+    net = torch.nn.Sequential(first, torch.nn.ReLU(), *units, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    torch.nn.init.zeros_(first.bias)
+    with torch.no_grad():
+        first.weight.abs_()
+        for unit in units:
+            unit.one.weight.abs_()  # so that only what is dead adds nothing
+    spec = sl.ImageSpec(size=(16, 16), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    images = torch.rand(5, 3, 16, 16)
+    images[:, :, :, :4] = 0  # a black edge
+    found = sl.residual_ratios(sl.adopt(net.eval(), image=spec), images, batch=2)
+    with torch.no_grad():
+        z = torch.relu(first(images)).double()[:, :, :, 4:]
+        f = units[0].two(torch.relu(units[0].one(z.float()))).double()
+    want = (z.norm(dim=1) / f.norm(dim=1)).mean()
+    assert found.ratio[0] == pytest.approx(want.item(), rel=1e-5)
+    assert found.cosine_branch[0] == pytest.approx(torch.cosine_similarity(z, f, dim=1).mean().item(), abs=1e-5)
+    assert np.isfinite(found.replicates[:, [0, 2]]).all()
+    assert "25.0% no ratio" in found.reasons["inner.2"]

@@ -478,6 +478,19 @@ def test_one_photograph_decides_nothing(zeroed, scenes):
     assert {v.state for v in sl.verdicts(results)} == {"undecided"}
 
 
+def test_units_without_a_skip_are_not_taken_for_others():
+    """In a MobileNet some units add nothing: before the addition there are fewer fields than after it."""
+    vit = fields(0.6, 0.1, 0.3, 0.3)[:2]
+    after, before = makers.receptive(own=0.3, model=CNN), makers.receptive(own=0.3, model=CNN, side="before")
+    other = np.array([0.9, *after.own[1:]])
+    after = replace(after, own=other, replicates=without_groups(np.stack([*after.radii.T, other], 1), 0.001))
+    some = {name: getattr(before, name)[1:] for name in ("maps", "names", "centers", "radii", "own", "largest")}
+    some |= {name: getattr(before, name)[:, 1:] for name in ("replicates", "largest_replicates")}
+    before = replace(before, **some, how={**before.how, "sums": list(after.names[1:])})
+    assert of("C9", [*vit, after, before]) == {"holds"}
+    assert of("C9", [*vit, after, replace(before, how={})]) == {"undecided"}
+
+
 @pytest.mark.parametrize("number", ["C10", "C12"])
 def test_a_class_token_that_no_head_reads_is_not_judged(number):
     """Some models average their patches and keep a class token: nothing was ever asked of it."""

@@ -149,7 +149,7 @@ class HeadSums:
         self.total: dict[int, Tensor] = {}  # block: (groups, measures, heads)
 
     def keep(self, block: int, probs: Tensor) -> None:
-        self.cells = self.cells.to(device=probs.device, dtype=probs.dtype)
+        self.cells = self.cells.to(device=probs.device, dtype=torch.promote_types(probs.dtype, torch.float32))
         size = max(1, CHUNK // probs[0].numel())
         each = torch.cat([self.reduce(part) for part in probs.split(size)], dim=1)  # (measures, images, heads)
         empty = torch.zeros(self.count, *each[:, 0].shape, dtype=torch.float64)
@@ -159,12 +159,13 @@ class HeadSums:
     def reduce(self, probs: Tensor) -> Tensor:
         """(measures, images, heads): distance, its square, whether there is one, raw distance, prefix mass, entropy."""
         p = self.target.prefix
-        rows = probs[..., p:, :]
+        rows = probs[..., p:, :].to(self.cells.dtype)
         inner = rows[..., p:]
         far = (inner * self.cells).sum(-1)
         spent = rows[..., :p].sum(-1) if p else torch.zeros_like(far)
         stays = 1 - spent
-        if p and (stays < 0.1).any():  # a small difference of numbers near 1 has no digits: add up what stays
+        rounded = probs.dtype != rows.dtype  # in bfloat16 a row sums to 1 by two digits
+        if p and (rounded or (stays < 0.1).any()):  # a small difference of numbers near 1 has no digits either
             stays = inner.sum(-1)
         near = torch.where(stays > torch.finfo(far.dtype).eps, far / stays, torch.nan).nanmean(-1)
         known = ~near.isnan()

@@ -165,7 +165,7 @@ class LogitSums:
         p = self.target.prefix
         size = max(1, CHUNK // probs[0].numel())
         for start, part in zip(range(0, len(probs), size), probs[..., p:, p:].split(size)):
-            logits = centered_logits(part)
+            logits = centered_logits(part.to(torch.promote_types(part.dtype, torch.float32)))
             if block not in self.pairs:
                 shape = len(self.sizes), *logits[0].shape
                 self.pairs[block] = torch.zeros(shape, dtype=logits.dtype, device=logits.device)

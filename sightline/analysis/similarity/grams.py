@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sightline.analysis.similarity.measures import Metric, gram, nearest, raw_gram
+from sightline.analysis.similarity.measures import SHARED, Metric, gram, nearest, raw_gram, uncentered
 from sightline.analysis.similarity.ways import CANCELED, top_channels
 from sightline.models.taps import record
 from sightline.observe.model import ObservedModel
@@ -68,7 +68,8 @@ class Watch:
             return
         made.whole[path] = found
         if self.metric and len(rows) > NEIGHBORS:
-            made.near[path] = nearest(raw, found, NEIGHBORS, self.metric)
+            shared = found.trace() < SHARED * raw.trace()
+            made.near[path] = nearest(uncentered(rows, found) if shared else raw, found, NEIGHBORS, self.metric)
         if self.lean:
             made.lean[path] = self._without_channels(path, value, rows, found)
 

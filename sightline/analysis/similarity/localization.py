@@ -225,6 +225,7 @@ def _averaged(tokens: Tensor, prefix: int, grid: tuple[int, int], wanted: tuple[
 
 def centered_grams(x: Float[Tensor, "t m d"]) -> Float[Tensor, "t m m"]:
     """U-centered Gram matrices of many small sets of features."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     centered = x - x.mean(1, keepdim=True)
     return u_center((centered @ centered.mT).double())
 

@@ -18,6 +18,7 @@ from torch import Tensor
 Metric = Literal["cosine", "euclidean"]
 
 SLICE = 1 << 14  # features that are multiplied at a time: sums of float32 products stay short
+SHARED = 0.05  # of the squares: where rows differ by less, products of float32 say little of their cosines
 BLOCK = 1 << 12  # features that are centered and multiplied at a time: their copy stays in the cache
 
 
@@ -131,6 +132,21 @@ def linear_cka(x: Tensor, y: Tensor, *, biased: bool = False) -> float:
     """
     scale = hsic(x, x, biased=biased) * hsic(y, y, biased=biased)
     return hsic(x, y, biased=biased) / scale**0.5 if scale > 0 else float("nan")
+
+
+def uncentered(x: Float[Tensor, "m p"], centered: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """X X' from the Gram matrix of centered features, for features whose mean is far larger than what they differ by.
+
+    Of (x + mean)(y + mean)' the products of float32 keep the digits of mean mean' and lose those of xy', by which alone
+    the cosines of two rows differ.
+    """
+    size, along = 0.0, torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for part in x.split(BLOCK, dim=1):
+        mean = part.float().mean(0) if part.dtype != torch.float64 else part.mean(0)
+        square = mean.double().square().sum()
+        along += (part.to(mean.dtype) @ mean).double() - square
+        size = size + square
+    return centered + along + along[:, None] + size
 
 
 def nearest(raw: Float[Tensor, "m m"], centered: Float[Tensor, "m m"], k: int, metric: Metric) -> Int[Tensor, "m k"]:

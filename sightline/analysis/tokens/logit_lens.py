@@ -175,6 +175,7 @@ def scores(
 
 def measure(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Probability and rank of the target, the highest class and its probability, along the last dimension."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     own = logits.gather(-1, target.expand(logits.shape[:-1])[..., None])
     best = logits.amax(-1, keepdim=True)
     total = (logits - best).clamp_(min=-80).exp_().sum(-1)  # below, floats are denormal: ten times as slow, and nothing

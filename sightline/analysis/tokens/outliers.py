@@ -251,8 +251,8 @@ class TokenSums:
 
     def attention(self, block: int, probs: Tensor) -> None:
         """Who receives attention in one block."""
-        p, found = self.target.prefix, self.now[block].to(probs)
-        got = probs.mean((1, 2))  # (b, keys)
+        got = probs.mean((1, 2), dtype=torch.promote_types(probs.dtype, torch.float32))  # (b, keys)
+        p, found = self.target.prefix, self.now[block].to(got)
         patches = got[:, p : self.end]
         groups = [*got[:, :p].T, (patches * found).sum(1), (patches * (1 - found)).sum(1)]
         groups += [got[:, -1]] if self.registers else []
