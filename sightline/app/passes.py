@@ -15,12 +15,13 @@ from sightline.analysis.attention.rollout import from_head, rollout
 from sightline.analysis.tokens.outliers import outliers
 from sightline.data.images import resized_size
 from sightline.data.opening import model_batch
-from sightline.evals.prediction import Prediction, TopClasses, class_names, probability_rule, top_classes
+from sightline.evals.prediction import Prediction, TopClasses, probability_rule, top_classes
 from sightline.observe.attention import attention_probs
 from sightline.observe.model import ObservedModel, evaluation_mode
 from sightline.observe.stream import Place, residual_stream, watching
 from sightline.observe.switches import switch_off
 from sightline.spec import ImageSpec
+from sightline.weights.names import class_names
 from sightline.weights.runs import run_temperature
 
 Grid = tuple[int, int]

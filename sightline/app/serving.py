@@ -25,6 +25,7 @@ from sightline.weights.runs import run_temperature
 
 LOCAL = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")  # of this machine: clients call it by a name that we cannot know
+WHERE = "POST an image to /predict (curl --data-binary @image.jpg ADDRESS/predict), or GET /health."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,8 @@ def create_server(
 async def complain(request: Request, error: Exception) -> Response:
     """Every refusal is JSON with one sentence."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    said = WHERE if error.status_code in (404, 405) else error.detail
+    return JSONResponse({"error": said}, error.status_code, error.headers)
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -14,9 +14,9 @@ from sightline.app.networks import Network, Ready
 from sightline.app.passes import Pass, Spot, places, run, visible
 from sightline.app.protocol import Message, pack, quantize, spot_of, whole, words
 from sightline.app.writing import Look, page_of, python_of
-from sightline.evals.prediction import class_names
 from sightline.observe.images import thumbnails
 from sightline.observe.switches import switch_off
+from sightline.weights.names import class_names
 
 TOP = 5  # classes in an answer
 WHICH = ("plain", "changed")

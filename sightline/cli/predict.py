@@ -15,8 +15,9 @@ import sightline as sl
 from sightline.cli.options import batch_option
 from sightline.cli.shell import show, verb
 from sightline.untrusted import escape_controls, printable
+from sightline.weights.names import ASSUMED
 
-ASSUMED = "note: the model has no names for its 1,000 classes; those of ImageNet-1k are assumed."
+NOTE = "note: the model has no names for its 1,000 classes; those of ImageNet-1k are assumed."
 
 
 @verb
@@ -61,8 +62,8 @@ def predict(
     else:
         folder = common_folder(predictions.images)
         show(rows(predictions, folder), False, title=title(predictions, folder))
-    if predictions.named_by == "imagenet-1k (assumed)":
-        click.echo(ASSUMED, err=True)
+    if predictions.named_by == ASSUMED:
+        click.echo(NOTE, err=True)
     if predictions.bad:
         click.echo(
             f"{len(predictions.bad)} of {len(predictions) + len(predictions.bad)} images could not be read.", err=True
@@ -99,7 +100,10 @@ def paths(images: tuple[str, ...]) -> Iterator[str]:
         if name != "-":
             yield name
             continue
-        lines = sys.stdin.buffer.read().splitlines()
+        text = sys.stdin.buffer.read()
+        if b"\0" in text:  # an image itself, or the output of find -print0
+            raise ValueError("- reads paths from standard input, one per line; this is no text. Give images as files.")
+        lines = text.splitlines()
         yield from (os.fsdecode(line) for line in lines if line.strip())
 
 

@@ -11,7 +11,9 @@ from typing import Any, cast
 import click
 
 import sightline as sl
+from sightline.cli.predict import NOTE
 from sightline.cli.shell import show, tell, verb
+from sightline.weights.names import ASSUMED
 
 
 @verb
@@ -118,7 +120,7 @@ def format_key(entry: Any) -> dict[str, str]:
 @click.option(
     "--pixels",
     is_flag=True,
-    help="Take uint8 images (b, h, w, 3) and give probabilities, not preprocessed images and logits.",
+    help="Take uint8 images (b, h, w, 3) of the model's size and give probabilities, not normalized images and logits.",
 )
 def export(model: str, to: str, out: str, pixels: bool, as_json: bool) -> None:
     """Export MODEL for ONNX Runtime, OpenVINO or plain PyTorch, checked in that runtime.
@@ -134,3 +136,5 @@ def export(model: str, to: str, out: str, pixels: bool, as_json: bool) -> None:
         "speed at batch 1, times PyTorch": done.speed,
     }
     show(vars(done) if as_json else facts, as_json, title=f"{model} for {to}")
+    if done.meta["named_by"] == ASSUMED:
+        tell(NOTE)

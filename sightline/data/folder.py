@@ -210,7 +210,8 @@ class Manifest(Files):
         outside = next((str(row[path_column]) for row, p in zip(rows, paths) if not is_inside(p, home)), None)
         if outside is not None:
             raise ValueError(
-                f"{printable(path)} lists {printable(outside)}, outside {printable(home)}; give root= to allow it."
+                f"{printable(path)} lists {printable(outside)}, which is, or leads, outside {printable(home)}. Copy it "
+                f"there, or in Python name a folder that has all: sl.data.Manifest(..., root=FOLDER)."
             )
         labels = [str(row[label_column]) for row in rows]
         classes = sorted(set(labels), key=_label_order)

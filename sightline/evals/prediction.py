@@ -18,21 +18,20 @@ from torch import Tensor
 
 from sightline.data.datasets import Dataset
 from sightline.data.errors import BadImage, printable
-from sightline.data.named.imagenet import imagenet_classes
 from sightline.data.opening import image_files, model_batch
 from sightline.evals.accuracy import check_classifier
 from sightline.observe.model import ObservedModel, evaluation_mode, place
 from sightline.observe.source import open_model
 from sightline.progress import progress
 from sightline.spec import Displayable, ImageSpec
-from sightline.weights import published
 from sightline.weights.containers.files import SEVERAL_LABELS
+from sightline.weights.names import class_names
 from sightline.weights.runs import COLDEST, HOTTEST, run_temperature
 
 log = logging.getLogger("sightline.evals")
 Source = tuple[str, Callable[[], Any]]  # an image's name, and a function that opens it
-IMAGENET = 1000  # classes of ImageNet-1k
 FEW = 20  # images that are too few to fit a temperature
+LINES = 20  # images of a repr
 
 
 class TopClasses(NamedTuple):
@@ -95,6 +94,16 @@ class Predictions(Sequence[Prediction], Displayable):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        """A line per image; all classes of ImageNet would fill the terminal."""
+        best = [
+            f"{one.image}: " + ", ".join(f"{n} {100 * p:.1f} %" for n, p in zip(one.names, one.probabilities))
+            for one in self[:LINES]
+        ]
+        more = [f"and {len(self) - LINES:,} more"] * (len(self) > LINES)
+        bad = [f"{len(self.bad):,} could not be read: .bad has the reasons"] * bool(self.bad)
+        return "\n".join([f"Predictions of {len(self):,} image{'s' * (len(self) != 1)}", *best, *more, *bad])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -298,23 +307,3 @@ def top_classes(logits: NDArray[np.float64], *, by: str, top: int) -> TopClasses
     else:
         probabilities = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
     return TopClasses(indices, np.take_along_axis(probabilities, indices, axis=1), logits.shape[1])
-
-
-def class_names(model: Any, count: int) -> tuple[tuple[str, ...], str]:
-    """The names of a model's classes, and their source: see `Predictions.named_by`."""
-    labels = getattr(getattr(getattr(model, "inner", None), "config", None), "id2label", None) or {}
-    own = getattr(model, "class_names", None) or tuple(labels[i] for i in sorted(labels))
-    placeholders = tuple(f"LABEL_{i}" for i in range(count))  # transformers' placeholder if no names were given
-    if len(own) == count and tuple(own) != placeholders:
-        return tuple(own), "model"
-    if count == IMAGENET:
-        return tuple(imagenet_classes().values()), "imagenet-1k" if _is_imagenet(model) else "imagenet-1k (assumed)"
-    return tuple(map(str, range(count))), "number"
-
-
-def _is_imagenet(model: Any) -> bool:
-    """Whether the zoo or timm says that the classes are ImageNet-1k's."""
-    entry = published.find(getattr(getattr(model, "loaded", None), "source", ""))
-    timm = getattr(getattr(model, "inner", None), "pretrained_cfg", None)
-    tag = str(timm.get("tag", "")) if isinstance(timm, dict) else ""
-    return (entry is not None and "i1k" in entry.name.split(".")[-1].split("-")) or "in1k" in tag.split("_")

@@ -64,7 +64,7 @@
       select.addEventListener("change", () => { shown = +select.value; explain(); draw(); });
       const title = `↑ ${d.row || "first model"}${d.lower ? ", first layer at the bottom" : ""} · → ${d.column || "second model"}${d.unit ? ` (numbers: ${d.unit})` : ""}`;
       const tall = (Math.min(512, host.clientWidth || 512) * 0.6 * high) / 640;  // pixels, beside names as long as these
-      const marks = d.marks || [some(d.rows, clamp(Math.floor(tall / 15), 2, 24), 18), d.columns.length <= 12 ? some(d.columns, 12, Math.floor(60 / d.columns.length)) : []];
+      const marks = d.marks || [some(d.rows, clamp(Math.floor(tall / 15), 2, 24), 18), d.across || (d.columns.length <= 12 ? some(d.columns, 12, Math.floor(60 / d.columns.length)) : [])];
       const up = marks[0].map(([at, text]) => [d.lower ? 1 - at : at, text]);
       const stage = make("div", { className: "stage one" }, make("div", { className: "pane" }, plot(canvas, up, marks[1]),
         make("div", { className: "axis", textContent: d.row === d.column && d.lower ? `both axes: layers of ${d.row || "the model"}${d.unit ? ` by ${d.unit}` : ""}, the first at the lower left` : title }),
@@ -83,7 +83,13 @@
       out.setAttribute("aria-live", "polite");
       const own = new Float32Array(cells);
       for (let i = 0; i < cells; i++) own[i] = i < count ? values[i * cells + i] : NaN;
-      const ground = raster(own, rows, columns, { top: d.top });
+      // where each is the same at its own position (a cosine of 1), all maps beside each other say more
+      const same = count === cells && own.every((v) => Math.abs(v - own[0]) < 0.01), wide = columns * (columns + 1) - 1;
+      const all = new Float32Array(same ? (rows * (rows + 1) - 1) * wide : 0).fill(NaN);
+      for (let i = 0; same && i < cells; i++)
+        for (let j = 0; j < cells; j++)
+          all[(Math.floor(i / columns) * (rows + 1) + Math.floor(j / columns)) * wide + (i % columns) * (columns + 1) + (j % columns)] = values[i * cells + j];
+      const ground = same ? raster(all, rows * (rows + 1) - 1, wide, { top: d.top }) : raster(own, rows, columns, { top: d.top });
       const draw = (s) => {
         const c = Math.floor(s.x * columns), r = Math.floor(s.y * rows), i = r * columns + c;
         const w = left.width / columns, h = left.height / rows;
@@ -96,7 +102,7 @@
       };
       onPoint(left, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
       onPoint(right, () => [store.state.x, store.state.y, columns, rows], (x, y) => store.set({ x, y }), host.dataset.alt);
-      host.append(make("div", { className: "stage" }, pane(`Each ${d.about} at its own position`, left), pane("The selected one at every position", right)), scale(d.top, d.what), out);
+      host.append(make("div", { className: "stage" }, pane(same ? `Every ${d.about}: one map each, at its position` : `Each ${d.about} at its own position`, left), pane("The selected one at every position", right)), scale(d.top, d.what), out);
       store.all.push(draw);
       return {};
     },
@@ -406,6 +412,8 @@
     if (bar.childElementCount) section.querySelector(".pair").before(bar);
   }
   async function start(section) {
+    if (section.dataset.begun) return;
+    section.dataset.begun = "yes";
     const store = new Store(), needs = [];
     for (const host of section.querySelectorAll("[data-widget]")) {
       const d = json(host.dataset.source);
@@ -427,6 +435,10 @@
     for (const entry of seen) if (entry.isIntersecting) { near.unobserve(entry.target); start(entry.target); }
   }, { rootMargin: "600px" });
   for (const section of document.querySelectorAll("section.result")) near.observe(section);
+  // what was never near would be missing on paper
+  addEventListener("beforeprint", () => {
+    for (const section of document.querySelectorAll("section.result:not([data-ready])")) { near.unobserve(section); start(section); }
+  });
   // on a narrow screen the list of sections is a menu that closes itself; on a wide one it stands at the side
   const menu = document.getElementById("menu"), wide = matchMedia("(min-width: 62rem)");
   const fold = () => { menu.open = wide.matches; };

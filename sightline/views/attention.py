@@ -16,6 +16,7 @@ from sightline.views.style import (
     PALE,
     SIMILARITY,
     bare,
+    equal_steps,
     finite,
     in_a_row,
     is_narrow,
@@ -36,7 +37,7 @@ def draw_distance(r: AttentionDistance, figure: Any) -> None:
         left.plot(range(1, len(heads) + 1), heads, marker="o", color=COLORS[i], label=f"block {block + 1}")
     left.set_xlabel("heads, sorted")
     left.set_ylabel("mean attention distance, pixels")
-    left.set_xticks(spread_out(r.pixels.shape[1], 8) and [1 + i for i in spread_out(r.pixels.shape[1], 8)])
+    left.set_xticks(equal_steps(r.pixels.shape[1], 8))
     depth = np.repeat(np.arange(1, len(r.pixels) + 1), r.pixels.shape[1])
     dots = right.scatter(
         depth,

@@ -11,11 +11,11 @@ from sightline.views.style import (
     SIMILARITY,
     bare,
     between,
+    equal_steps,
     frame_cell,
     is_narrow,
     map_rows,
     panels,
-    spread_out,
 )
 from sightline.views.tokens import MAPS, outside_legend
 from sightline.views.view import Paper, Payload, View, percent
@@ -33,7 +33,7 @@ def draw_split(r: PositionContent, figure: Any) -> None:
         xlabel="block",
         ylabel="share of the logits' variance",
         ylim=(0, 1),
-        xticks=[i + 1 for i in spread_out(len(bottom), MAPS)],
+        xticks=equal_steps(len(bottom), MAPS),
     )
     outside_legend(left)
     blocks, heads = r.total.shape

@@ -14,7 +14,7 @@ from sightline.analysis.similarity.pooling_comparison import BY_BLOCK as BY_BLOC
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.interval import ends
 from sightline.views.payload import block_marks, heat_map, tiles
-from sightline.views.style import COLORS, bare, finite, heat, legend, lines, mosaic, nice_top, panels
+from sightline.views.style import COLORS, bare, equal_steps, finite, heat, legend, lines, mosaic, nice_top, panels
 from sightline.views.view import (
     RAGHU,
     Paper,
@@ -257,7 +257,8 @@ def what_if_payload(r: WhatIf, room: int) -> Payload:
         {"CKA with the whole model": r.similarity},
         (tuple(map(counted, r.off)), r.layers),
         row="switched off",
-        column="layer",
+        column="block, first to last",
+        across=[((i - 0.5) / len(r.layers), str(i)) for i in equal_steps(len(r.layers), 12)],
     )
     bars = (r.accuracy if known else r.agreement).tolist()
     return {**table, "bars": bars, "bar": "accuracy" if known else "same prediction", "whole": float(r.whole)}

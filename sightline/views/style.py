@@ -215,6 +215,12 @@ def spread_out(count: int, most: int) -> list[int]:
     return sorted({int(i) for i in np.rint(np.linspace(0, count - 1, min(count, most)))}) if count else []
 
 
+def equal_steps(count: int, most: int) -> list[int]:
+    """At most so many of the numbers 1 to count, in equal steps, for an axis: 2, 4, 6 rather than 1, 3, 4."""
+    step = -(-count // most)
+    return list(range(step, count + 1, step)) if count else []
+
+
 def lines(ax: Any, x: Any, rows: NDArray, names: Sequence[str], band: NDArray | None = None) -> None:
     """One line per row with its name and, where it has one, its band."""
     for i, (row, name) in enumerate(zip(rows, names)):

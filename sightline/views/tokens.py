@@ -19,6 +19,7 @@ from sightline.views.style import (
     banded,
     bare,
     between,
+    equal_steps,
     heat,
     in_a_row,
     is_narrow,
@@ -58,7 +59,7 @@ def place_title(place: str) -> str:
 
 def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
     """Positions of a heat map's rows or columns, and their numbers from 1."""
-    shown = spread_out(count, most)
+    shown = [i - 1 for i in equal_steps(count, most)]
     return shown, [str(i + 1) for i in shown]
 
 
@@ -83,7 +84,7 @@ def draw_outliers(r: OutlierTokens, figure: Any) -> None:
         middle.bar(np.arange(1, len(share) + 1), share, bottom=bottom, color=color, label=name)
         bottom = bottom + share
     middle.set(xlabel="block", ylabel="share of attention received", ylim=(0, 1))
-    middle.set_xticks([i + 1 for i in spread_out(len(r.mass), MAPS)])
+    middle.set_xticks(equal_steps(len(r.mass), MAPS))
     middle.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     top = r.top_channels(6)
     right.barh(range(len(top)), [share for _, share in top], color=COLORS[0])
@@ -281,7 +282,7 @@ def draw_patching(r: ActivationPatching, figure: Any) -> None:
     axes[1].set(
         xlabel="block",
         ylabel="share restored by a branch",
-        xticks=[i + 1 for i in spread_out(r.branches.shape[1], MAPS)],
+        xticks=equal_steps(r.branches.shape[1], MAPS),
     )
     if r.kinds:
         axes[1].legend(loc="best")

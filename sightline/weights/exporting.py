@@ -23,6 +23,7 @@ from sightline.models import checks
 from sightline.models.bit import Root
 from sightline.models.convolutions import StdConv
 from sightline.spec import ImageSpec, atomic, to_json
+from sightline.weights.names import class_names
 from sightline.weights.probe import make_images, relative_difference
 from sightline.weights.report import WeightsError
 from sightline.weights.runs import run_temperature
@@ -121,7 +122,7 @@ class Graph(nn.Module):
             raise WeightsError("A model without a head gives no probabilities: export it without pixels.")
         self.model = fold(copy.deepcopy(model)).float().cpu().eval()
         self.image, self.pixels, self.classes = image, pixels, int(config.classes)
-        self.names = getattr(model, "class_names", None)
+        self.names, self.named_by = class_names(model, self.classes)
         self.by = getattr(model, "probability", "softmax")
         self.temperature = run_temperature(model) if self.by == "softmax" else 1.0
         shape = (1, len(image.mean), 1, 1)
@@ -148,17 +149,18 @@ class Graph(nn.Module):
 
     def meta(self) -> dict[str, Any]:
         """What a user of the file must know."""
+        height, width = checks.pair(self.image.size)
+        sides = f"height {height}, width {width}"
         return {
             "producer": "sightline",
-            "input": "uint8 (batch, height, width, channel)"
-            if self.pixels
-            else "float32 (batch, channel, height, width)",
+            "input": f"uint8 (batch, {sides}, channel)" if self.pixels else f"float32 (batch, channel, {sides})",
             "output": "probabilities" if self.pixels else "logits" if self.classes else "features",
             "precision": "float32",
             "probability": self.by,
             "temperature": self.temperature,
             "preprocessing": asdict(self.image),
-            "classes": list(self.names) if self.names else self.classes,
+            "classes": list(self.names) if self.classes and self.named_by != "number" else self.classes,
+            "named_by": self.named_by,
         }
 
 

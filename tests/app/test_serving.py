@@ -76,8 +76,9 @@ def test_too_many_requests_are_refused(model):
 def test_health_methods_and_hosts(model):
     (answer,) = ask(model, [b""], method="GET", path="/health", name="mine")
     assert (answer.status_code, answer.json()["model"], answer.json()["classes"]) == (200, "mine", 3)
-    assert ask(model, [b""], method="GET")[0].status_code == 405
-    assert ask(model, [jpeg()], path="/else")[0].status_code == 404
+    for refused, code in ((ask(model, [b""], method="GET")[0], 405), (ask(model, [jpeg()], path="/else")[0], 404)):
+        assert refused.status_code == code
+        assert "POST an image to /predict" in refused.json()["error"]
     assert ask(model, [jpeg()], headers={"host": "evil.example"})[0].status_code == 400
     assert ask(model, [jpeg()], headers={"host": "box.lan:8000"}, host="0.0.0.0")[0].status_code == 200
     (form,) = ask(model, [jpeg()], headers={"content-type": "multipart/form-data; boundary=x"})

@@ -91,6 +91,12 @@ def test_files_patterns_and_standard_input(capsys, monkeypatch):
     assert names == ["plain.png", "a[1].png", "über 猫.png", "plain.png", "a[1].png"]
 
 
+def test_an_image_on_standard_input_is_told_from_paths(capsys, monkeypatch):
+    image = Path("photos/plain.png").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(image)))
+    assert "one per line" in run(capsys, "nano.safetensors", "-", code=2).err
+
+
 def test_bad_images_are_named_counted_and_passed_over(place, capsys, caplog):
     (place / "photos" / "not [an] image.png").write_text("text")
     (place / "empty.png").touch()

@@ -274,3 +274,18 @@ def test_the_temperature_of_scaled_logits_is_found(scale, seed):
     labels = (random.random((4000, 1)) > p.cumsum(1)).sum(1)
     assert abs(sl.evals.fit_temperature(scale * true, labels) / scale - 1) < 0.15
     assert sl.evals.fit_temperature(true[:5], labels[:5]) == 1
+
+
+def test_a_terminal_shows_a_line_per_image_and_not_every_class():
+    indices, images = np.tile([1, 0], (25, 1)), tuple(f"{i}.jpg" for i in range(25))
+    many = sl.evals.Predictions(
+        images=images,
+        classes=("dog", "cat", *map(str, range(998))),
+        indices=indices,
+        probabilities=np.tile([0.9, 0.05], (25, 1)),
+        bad={"x.jpg": "broken"},
+    )
+    lines = repr(many).splitlines()
+    assert lines[:2] == ["Predictions of 25 images", "0.jpg: cat 90.0 %, dog 5.0 %"]
+    assert lines[-2:] == ["and 5 more", "1 could not be read: .bad has the reasons"]
+    assert len(lines) == 23

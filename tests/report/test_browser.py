@@ -37,6 +37,7 @@ def results():
         "off": makers.what_if(),
         "classes": makers.classification(classes=(EVIL, "dog", "owl")),
         "far": makers.distance(),
+        "positions": makers.positions(),
         "lens": makers.logit_lens(),
         "patching": makers.patching(),
         "outliers": makers.outlier_tokens(),
@@ -289,3 +290,24 @@ def test_a_chart_tells_its_points(open_):
     opened.page.keyboard.press("ArrowRight")
     assert out.inner_text() == points[4][2]
     assert opened.said == []
+
+
+def test_axes_count_blocks_and_position_maps_stand_side_by_side(open_):
+    page = open_()
+    below = page.section("off").locator(".ticks.across span").all_inner_texts()
+    assert below
+    assert below == [str(i) for i in range(int(below[0]), len(makers.what_if().layers) + 1, int(below[0]))]
+    assert "one map each" in page.section("positions").inner_text()
+    assert "at its own position" in page.section("places").inner_text()
+    assert page.said == []
+
+
+def test_what_was_never_in_sight_is_on_paper(open_):
+    page = open_(viewport={"width": 800, "height": 300})
+    assert page.page.locator("section.result:not([data-ready])").count()
+    page.page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    page.page.wait_for_function("() => !document.querySelector('section.result:not([data-ready])')", timeout=20_000)
+    assert page.page.locator("section#off canvas").count() == 1  # drawn once, not twice
+    page.section("off")
+    assert page.page.locator("section#off canvas").count() == 1
+    assert page.said == []

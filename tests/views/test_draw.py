@@ -199,3 +199,13 @@ def test_maps_are_titled_by_place_counted_from_1_and_titles_stay_in_their_column
     assert axes[0].get_title() == "American\n…"
     bare(axes[1], "position alone")
     assert axes[1].get_title() == "position\nalone"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7, 8, 12, 24, 33])
+def test_ticks_are_in_equal_steps(count):
+    from sightline.views.style import equal_steps
+
+    ticks = equal_steps(count, 7)
+    assert len(ticks) <= 7
+    assert len(set(np.diff([0, *ticks]))) <= 1
+    assert count == 0 or ticks[-1] <= count < ticks[-1] + ticks[0]

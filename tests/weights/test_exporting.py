@@ -51,8 +51,21 @@ def test_onnx_takes_bytes_in_any_batch_and_says_what_it_is(tmp_path):
     np.testing.assert_allclose(session.run(None, {"images": pixels})[0], probabilities(trained, pixels), atol=1e-5)
     meta = session.get_modelmeta().custom_metadata_map
     assert json.loads(meta["classes"]) == ["cat", "dog", "<b>"]
+    assert meta["input"] == "uint8 (batch, height 224, width 224, channel)"
     assert json.loads(meta["preprocessing"])["mean"] == list(trained.image.mean)
     assert [f.name for f in tmp_path.iterdir()] == ["vit.onnx"]
+
+
+def test_classes_without_names_are_named_as_predict_names_them(tmp_path):
+    """1,000 classes are taken for ImageNet's, and the file says that they were; others are a number."""
+    for classes, source in ((1000, "imagenet-1k (assumed)"), (7, "number")):
+        nameless = sl.build("vit-nano4", classes=classes, depth=1)
+        meta = sl.weights.export(nameless, tmp_path / f"{classes}.pt2", to="torch").meta
+        assert meta["named_by"] == source
+        names = sl.predict(nameless, np.zeros((32, 32, 3), np.uint8)).classes
+        assert meta["classes"] == (list(names) if classes == 1000 else classes)
+    features = sl.weights.export(sl.build("vit-nano4", classes=0, depth=1), tmp_path / "0.pt2", to="torch").meta
+    assert features["classes"] == 0
 
 
 def test_openvino(tmp_path):

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.evals.interval import Ends, known_ends, of_mean, of_median
-from sightline.evals.prediction import class_names
 from sightline.observe.images import Data, ImageSource
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.readout import Readout, readout
 from sightline.observe.stream import Place, residual_stream, watching
 from sightline.spec import About, Result
+from sightline.weights.names import class_names
 
 MEASURES = ("probability", "rank", "top", "top_probability")
 

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.evals.interval import Ends, known_ends, of_mean, over_groups, without_each
-from sightline.evals.prediction import class_names
 from sightline.models.taps import record
 from sightline.observe.branches import branches, rewriting_heads
 from sightline.observe.images import Data, ImageSource, thumbnails
 from sightline.observe.model import Model, ObservedModel, evaluation_mode, observe
 from sightline.observe.stream import residual_stream, rewriting, skipping, watching
 from sightline.spec import About, Result
+from sightline.weights.names import class_names
 
 TAKE_OVER = "place from which the class token carries half"
 CANDIDATES = 16  # images per pair that are looked at for two of different classes
