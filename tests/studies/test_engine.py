@@ -1,5 +1,6 @@
 """The engine: what decides a run is its key, the state is the file system, and a failure stays its own."""
 
+import contextlib
 import shutil
 from collections import deque
 from dataclasses import replace
@@ -11,11 +12,14 @@ import pytest
 import sightline as sl
 from sightline.cli import main
 from sightline.cli.study import levels
+from sightline.files import lock
 from sightline.studies.definitions.table import STUDIES
+from sightline.studies.engine import slurm
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.local import Pool, Worker, run_local
 from sightline.studies.engine.results import core_hours, write_results
 from sightline.studies.engine.running import unfinished
+from sightline.studies.engine.slurm import SlurmJob
 from sightline.studies.engine.specs import recipe_of, sparse, task_of
 from sightline.studies.engine.store import Store, with_needs, write
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, check_seeds
@@ -193,6 +197,16 @@ def test_without_slurm_it_says_so(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="There is no sbatch on the path"):
         sl.studies.run_studies(["tiny"], out=tmp_path / "out", on=sl.studies.Cluster())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_waits_for_what_a_job_of_an_earlier_command_is_doing(done, monkeypatch):
+    folder, waits = done.folder(train(1e-3, 0)), []
+    with contextlib.ExitStack() as other:
+        other.enter_context(lock(folder / ".lock"))
+        clock = SimpleNamespace(sleep=lambda seconds: (waits.append(seconds), other.close()))
+        monkeypatch.setattr(slurm, "time", clock)
+        assert SlurmJob(str(done.path), 1)([str(folder)]) == ["done"]
+    assert waits == [slurm.POLL]
 
 
 @pytest.mark.parametrize("hours", [float("inf"), float("nan"), 0.0])

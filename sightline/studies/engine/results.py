@@ -186,10 +186,12 @@ def judge_results(path: str | Path) -> list[dict[str, Any]]:
     with sentence(Path(path)):
         for d in study.decides:
             v = d.verdict(seeds)
+            found = controls(d, seeds)
             more = {
-                "controls": controls(d, seeds),
+                "controls": found,
                 "constructed": constructed().get(f"{study.name}/{d.claim}", []),
                 "takes": takes(v),
+                "caution": caution(found),
                 "smoke": held["smoke"],
             }
             rows.append(claim_row(v, study.name, study.scale, d.paper) | more)
@@ -206,6 +208,17 @@ def controls(d: Decides, seeds: Sequence[SeedNumbers]) -> dict[str, dict[str, An
         for i, e in enumerate(twins.effects):
             found["untrained twins" + f", {i + 1}" * (len(twins.effects) > 1)] = plain_effect(e)
     return found
+
+
+def caution(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A sentence where a control did not come out as it must, so that the statistic may not show what it is for."""
+    null, positive = found.get("null"), found.get("positive control")
+    if null is not None and null["state"] == "holds":
+        return "the null holds, so the statistic finds the effect where there is none."
+    if positive is not None and math.isfinite(positive["low"]) and positive["state"] != "holds":
+        said = "is undecided" if positive["state"] == "undecided" else "does not hold"
+        return f"the positive control {said}, so an effect of this size might not be found here."
+    return ""
 
 
 @cache

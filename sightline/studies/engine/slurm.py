@@ -78,7 +78,13 @@ class SlurmJob:
         from sightline.studies.engine.work import do_in
 
         torch.set_num_threads(self.threads)
-        return [do_in(self.store, folder) for folder in folders]
+        return [self.wait_and_do(do_in, folder) for folder in folders]
+
+    def wait_and_do(self, do_in: Callable[[str, str], str], folder: str) -> str:
+        """The outcome of a task, also if a job of an earlier command is at it: what waits for this job needs it."""
+        while (outcome := do_in(self.store, folder)) == "busy":
+            time.sleep(POLL)
+        return outcome
 
     def checkpoint(self, folders: list[str]) -> Any:
         return submitit().helpers.DelayedSubmission(self, folders)
