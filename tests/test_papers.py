@@ -9,6 +9,7 @@ import pytest
 import sightline as sl
 from sightline.cli.verbs import VERBS
 from sightline.studies.claims import CLAIMS
+from sightline.studies.engine.results import core_hours, result_files
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs/papers.md").read_text()
@@ -77,3 +78,27 @@ def test_results_take_the_place_of_ready():
     rows["data", "V1"]["state"] = "does not hold"
     assert tool["fill"](filled, rows).count("V1 does not hold") == 2
     assert tool["fill"](line, {}) == line
+
+
+def test_readme_and_this_page_say_what_the_committed_results_say():
+    tool = runpy.run_path(str(ROOT / "docs/tools/claims.py"))
+    folder = ROOT / "docs/studies"
+    rows = {(row["study"], row["claim"]): row for row in sl.studies.judge_folder(folder) if not row["smoke"]}
+    assert tool["fill"](TEXT, rows) == TEXT, "python docs/tools/claims.py writes it anew"
+    readme, files = (ROOT / "README.md").read_text(), result_files(folder)
+    run = (len(files), len(sl.studies.list_studies()))
+    assert tool["COUNTED"].search(readme)
+    assert tool["RUN"].search(readme)
+    assert tool["fill_readme"](readme, rows.values(), core_hours(files), run) == readme
+
+
+def test_no_row_stays_ready_once_its_study_is_run():
+    tool = runpy.run_path(str(ROOT / "docs/tools/claims.py"))
+    effect = {"state": "holds", "value": 0.1, "low": 0.05, "high": 0.15, "bound": 0.0, "side": "above", "margin": 0.0}
+    decided = [(s.name, d.claim) for s in sl.studies.list_studies() for d in s.decides]
+    rows = {key: {"state": "holds", "seeds": 5, "effects": [effect]} for key in decided}
+    filled = tool["fill"](TEXT, rows)
+    assert not re.findall(r"ready: study.*", filled)
+    for study, claim in decided:
+        assert f"#study-{study})" in filled, f"no row names the study {study}"
+        assert f"{claim} holds (5 seeds" in filled, f"no row has the claim {claim}"

@@ -105,6 +105,7 @@ def run(names: Sequence[str], seeds: Any, only: Sequence[str], as_json: bool, ou
 
     Example: sightline study run data positions --jobs 2 --out studies
     """
+    check_belongs(how)
     if how["models"] or how["data"]:
         judge_given(names, out, as_json, **{k: how[k] for k in ("models", "data", "num")})
         return
@@ -134,6 +135,21 @@ def run(names: Sequence[str], seeds: Any, only: Sequence[str], as_json: bool, ou
     click.echo(f"Page: {page}")
 
 
+def check_belongs(how: dict[str, Any]) -> None:
+    """Refuse options that would say nothing: those of Slurm without it, and of training for given networks."""
+    context = click.get_current_context()
+    source = click.core.ParameterSource.COMMANDLINE
+    typed = {o.name: o.opts[0] for o in context.command.params if context.get_parameter_source(o.name or "") == source}
+    if how["models"] or how["data"]:
+        training = ("seeds", "only", "on", "jobs", "minutes", "smoke", "partition", "hours", "gpus", "group")
+        if lost := [typed[name] for name in training if name in typed]:
+            raise click.UsageError(f"{lost[0]} is for trainings, and with --models nothing is trained: leave it out.")
+    elif "num" in typed:
+        raise click.UsageError("--num belongs to --models and --data.")
+    if how["on"] == "local" and (lost := [typed[k] for k in ("partition", "hours", "gpus", "group") if k in typed]):
+        raise click.UsageError(f"{lost[0]} is for jobs of Slurm: add --on slurm, or leave it out.")
+
+
 def judge_given(names: Sequence[str], out: str, as_json: bool, *, models: Any, data: str | None, num: int) -> None:
     """The claims of the study seeing for given networks over images."""
     if tuple(names) != ("seeing",) or not models or not data:
@@ -155,10 +171,13 @@ def judge_given(names: Sequence[str], out: str, as_json: bool, *, models: Any, d
 
 def levels(only: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
     """`--only AXIS=LEVEL,LEVEL` as axes with levels."""
+    found: dict[str, tuple[str, ...]] = {}
     for text in only:
-        if "=" not in text:
+        axis, equals, named = text.partition("=")
+        if not equals:
             raise click.UsageError(f"--only takes AXIS=LEVEL,LEVEL, such as family=ViT,BiT; got {text!r}.")
-    return {text.partition("=")[0]: tuple(text.partition("=")[2].split(",")) for text in only} or None
+        found[axis] = (*found.get(axis, ()), *named.split(","))
+    return found or None
 
 
 def claim_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,17 @@
 """The atlas: one page from JSON files alone, whole with whole results, and honest with partial ones."""
 
+import math
 import re
 
 import pytest
+from markupsafe import escape
 
 import sightline as sl
 from sightline.report.atlas.answers import answers
 from sightline.report.atlas.figures import FIGURES
 from sightline.report.atlas.page import figures
+from sightline.report.page import PLURAL
+from sightline.studies.engine.results import caution
 from tests.studies.made_up import write_all
 
 DRAWN = ("data", "positions", "pooling", "skips", "seeing")
@@ -83,3 +87,28 @@ def test_rows_for_machines(folder, capsys):
         assert {"claim", "state", "seeds", "scale", "effects"} <= row.keys()
         assert row["state"] in ("holds", "does not hold", "undecided")
         assert all({"value", "low", "high", "bound"} <= e.keys() for e in row["effects"])
+
+
+def test_every_claim_stands_beside_its_line_and_what_is_not_judged_is_named(page):
+    for study in DRAWN:
+        for d in sl.studies.get_study(study).decides:
+            assert f'<li title="{escape(d.statement)}">' in page
+    assert "V3, V12 (study compute)" in page
+    figure = page[page.index("Raghu et al., figure 1</h2>") :]
+    assert re.search(r"\d training seeds: \S", figure[: figure.index("</p>")])
+    assert 'href="#study-compute"' not in page  # which has no place there yet
+
+
+def test_tiles_count_what_rows_for_machines_say(folder, page):
+    rows = sl.studies.judge_folder(folder)
+    for state, words in PLURAL.items():
+        count = sum(row["state"] == state for row in rows)
+        assert f"<b>{count}</b>{state if count == 1 else words}<" in page
+
+
+def test_a_control_that_did_not_come_out_is_said():
+    effect = {"low": 0.1, "high": 0.2}
+    assert caution({"null": {**effect, "state": "undecided"}, "positive control": {**effect, "state": "holds"}}) == ""
+    assert "null holds" in caution({"null": {**effect, "state": "holds"}})
+    assert "positive control is undecided" in caution({"positive control": {**effect, "state": "undecided"}})
+    assert caution({"positive control": {"low": math.nan, "high": math.nan, "state": "undecided"}}) == ""

@@ -1,5 +1,6 @@
 """The engine: what decides a run is its key, the state is the file system, and a failure stays its own."""
 
+import contextlib
 import shutil
 from collections import deque
 from dataclasses import replace
@@ -10,14 +11,18 @@ import pytest
 
 import sightline as sl
 from sightline.cli import main
+from sightline.cli.study import levels
+from sightline.files import lock
 from sightline.studies.definitions.table import STUDIES
+from sightline.studies.engine import slurm
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.local import Pool, Worker, run_local
 from sightline.studies.engine.results import core_hours, write_results
 from sightline.studies.engine.running import unfinished
+from sightline.studies.engine.slurm import SlurmJob
 from sightline.studies.engine.specs import recipe_of, sparse, task_of
 from sightline.studies.engine.store import Store, with_needs, write
-from sightline.studies.engine.study import Decides, Question, SeedNumbers
+from sightline.studies.engine.study import Decides, Question, SeedNumbers, check_seeds
 from sightline.studies.engine.work import do
 from tests.studies.tiny import IMAGES, TINY, train
 
@@ -157,7 +162,14 @@ def test_images_are_drawn_once_and_a_permutation_keeps_every_patch(tmp_path):
         (["run", "data", "--only", "sise=1"], "data has no axis 'sise'"),
         (["run", "data", "--only", "images=3"], "data has no images '3'"),
         (["run", "data", "--seeds", "0,1,1"], "seed 1 is given twice"),
+        (["run", "data", "--seeds", "20261118"], "at most 1,000"),
         (["run", "data", "--jobs", "0"], "numbers above 0"),
+        (["run", "data", "--minutes", "nan"], "numbers above 0"),
+        (["run", "data", "--partition", "main"], "--partition is for jobs of Slurm: add --on slurm"),
+        (["run", "data", "--num", "9"], "--num belongs to --models"),
+        (["run", "seeing", "--models", "a,b", "--data", "c", "--seeds", "3"], "--seeds is for trainings"),
+        (["run", "data", "--only", "images=1000", "--only", "images=3"], "data has no images '3'"),
+        (["status", "--jobs", "0"], "jobs is a number above 0; got 0"),
         (["status", "--out", "nowhere"], "nowhere holds no studies"),
         (["report", "nowhere"], "There are no results of studies in nowhere"),
     ],
@@ -185,6 +197,33 @@ def test_without_slurm_it_says_so(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="There is no sbatch on the path"):
         sl.studies.run_studies(["tiny"], out=tmp_path / "out", on=sl.studies.Cluster())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_waits_for_what_a_job_of_an_earlier_command_is_doing(done, monkeypatch):
+    folder, waits = done.folder(train(1e-3, 0)), []
+    with contextlib.ExitStack() as other:
+        other.enter_context(lock(folder / ".lock"))
+        clock = SimpleNamespace(sleep=lambda seconds: (waits.append(seconds), other.close()))
+        monkeypatch.setattr(slurm, "time", clock)
+        assert SlurmJob(str(done.path), 1)([str(folder)]) == ["done"]
+    assert waits == [slurm.POLL]
+
+
+@pytest.mark.parametrize("hours", [float("inf"), float("nan"), 0.0])
+def test_a_job_has_some_time_and_not_all_of_it(hours, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    with pytest.raises(ValueError, match="some time"):
+        sl.studies.Cluster(hours=hours).check()
+
+
+@pytest.mark.parametrize("seeds", [(), (0, -1), (0, 0.5), "01", 10**12])
+def test_seeds_are_whole_numbers_and_not_too_many(seeds):
+    with pytest.raises(ValueError, match=r"^seeds is "):
+        check_seeds(seeds)
+
+
+def test_an_axis_may_be_named_twice():
+    assert levels(["images=1,2", "family=ViT", "images=3"]) == {"images": ("1", "2", "3"), "family": ("ViT",)}
 
 
 def test_no_task_is_left_where_none_is_given(tmp_path):
@@ -264,9 +303,13 @@ def test_unfinished_results_resume_a_study_and_are_not_judged(results):
 
 
 def test_fewer_seeds_lose_no_measurement(results):
+    path = results / "results" / "tiny.json"
+    whole, hours = path.read_bytes(), core_hours([path])
     sl.studies.run_studies(["tiny"], out=results, seeds=1, only={"rate": ["0.01"]}, say=lambda text: None)
     sl.studies.run_studies(["tiny"], out=results, seeds=1, say=lambda text: None)
     assert not (results / "runs").exists()
+    assert path.read_bytes() == whole  # with the images and products of every training
+    assert core_hours([path]) == pytest.approx(hours)
 
 
 def test_damaged_results_are_set_aside(results):

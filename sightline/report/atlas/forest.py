@@ -11,6 +11,7 @@ from sightline.studies.effects import decisive_effect, distance_to_bound
 WIDTH = 260  # of the plot of one effect
 LIMIT = 6.0  # half widths of an interval on either side of the bound; beyond, an arrow
 ROW, LABEL, PLOT = 18, 152, 210
+FULL = LABEL + PLOT + 6  # width of the plot of all claims
 LETTERS = 23  # that fit before the plot
 HUES = {"holds": "var(--yes)", "does not hold": "var(--no)", "undecided": "var(--open)"}
 
@@ -57,10 +58,9 @@ def all_claims(rows: Sequence[Mapping[str, Any]]) -> Markup:
         body.append(f'<text x="{x:.0f}" y="{height - 16}" text-anchor="middle">{tick}</text>')
     words = "half widths of the interval from the bound"
     body.append(f'<text x="{LABEL + PLOT}" y="{height - 2}" text-anchor="end">{words}</text>')
-    width = LABEL + PLOT + 6
     drawn = "".join(body)
     return Markup(
-        f'<svg class="chart forest" viewBox="0 0 {width} {height}" role="img" aria-label="All claims">{drawn}</svg>'
+        f'<svg class="chart forest" viewBox="0 0 {FULL} {height}" role="img" aria-label="All claims">{drawn}</svg>'
     )
 
 

@@ -13,10 +13,10 @@ from markupsafe import Markup
 from sightline.report.atlas.answers import answers
 from sightline.report.atlas.drawn import Drawn
 from sightline.report.atlas.figures import FIGURES
-from sightline.report.atlas.forest import WIDTH, all_claims, forest
-from sightline.report.page import STATES, environment
+from sightline.report.atlas.forest import FULL, ROW, WIDTH, all_claims, forest
+from sightline.report.page import PLURAL, STATES, environment
 from sightline.spec import atomic, legible
-from sightline.studies.definitions.table import get_study
+from sightline.studies.definitions.table import STUDIES, get_study
 from sightline.studies.effects import LEVEL
 from sightline.studies.engine.results import core_hours, judge_folder, read_results, read_spent, result_files
 from sightline.studies.engine.study import SeedNumbers
@@ -32,22 +32,25 @@ def write_atlas(results: str | Path, page: str | Path | None = None) -> Path:
     """
     rows = [card(row) for row in judge_folder(results)]
     studies = [study_of(path) for path in result_files(results)]
-    judged = sum(math.isfinite(row["p"]) for row in rows)
-    states = Counter(row["state"] for row in rows if not row["smoke"])
+    real = [row for row in rows if not row["smoke"]]
+    judged = sum(math.isfinite(row["p"]) for row in real)
+    states = Counter(row["state"] for row in real)
     text = (
         environment()
         .get_template("atlas.html")
         .render(
             css=Markup((importlib.resources.files("sightline.report") / "page.css").read_text()),
-            counts=[(states[state], state, name) for state, name in STATES.items()],
+            counts=[(n := states[state], state if n == 1 else PLURAL[state], name) for state, name in STATES.items()],
             rows=rows,
             studies=studies,
             smoke=any(row["smoke"] for row in rows),
             judged=judged,
             wrong=round(LEVEL * judged, 1),
-            surviving=sum(row["survives"] and row["state"] != "undecided" for row in rows),
+            surviving=sum(row["survives"] and row["state"] != "undecided" for row in real),
             hours=round(core_hours(result_files(results)), 1),
             forest_width=WIDTH,
+            forest_row=ROW / FULL,
+            missing=missing(studies),
             plot=all_claims(rows),
             figures=figures(results),
             answers=answers(rows),
@@ -67,9 +70,23 @@ def figures(results: str | Path) -> list[dict[str, Any]]:
         study = get_study(held["study"])
         seeds[study.name] = [SeedNumbers(study, numbers, seed) for seed in sorted(numbers)]
     return [
-        {"source": f.source, "caption": f.caption, "study": f.study, "panels": panels(f, seeds.get(f.study, ()))}
+        {
+            "source": f.source,
+            "caption": f.caption,
+            "study": f.study,
+            "seeds": len(seeds.get(f.study, ())),
+            "scale": get_study(f.study).scale,
+            "panels": panels(f, seeds.get(f.study, ())),
+        }
         for f in FIGURES
     ]
+
+
+def missing(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The studies without results, and the claims that they decide."""
+    known = {study["name"] for study in studies}
+    rest = [study for name, study in STUDIES.items() if name not in known]
+    return [{"name": study.name, "decides": [d.claim for d in study.decides]} for study in rest]
 
 
 def panels(figure: Any, seeds: Sequence[SeedNumbers]) -> list[tuple[str, Markup]]:

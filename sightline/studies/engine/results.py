@@ -25,6 +25,7 @@ from sightline.untrusted import escape_controls, printable
 
 Numbers = dict[int, dict[Label, dict[str, Any]]]
 KEY = re.compile("[0-9a-f]{16}")
+EARLIER = "earlier.json"
 
 
 def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Measurement]], *, smoke: bool) -> Path:
@@ -71,6 +72,16 @@ def restore(store: Store, say: Callable[[str], None]) -> None:
             if not (folder / RESULT).exists():
                 write(folder / SPENT, {"core_seconds": seconds.get(key, 0.0)})
                 write(folder / RESULT, numbers)
+    keep_earlier(store, seconds)
+
+
+def keep_earlier(store: Store, seconds: Mapping[str, float]) -> None:
+    """Note what trainings that are not in the folder cost: a run over fewer seeds or levels writes the results anew."""
+    known = {k: row for k, row in earlier_runs(store).items() if KEY.fullmatch(k)}
+    runs = {k: row for k, row in known.items() if not (store.path / "runs" / k).exists()}
+    if runs:
+        spent = {k: seconds[k] for k in runs if k in seconds}
+        write(store.path / EARLIER, {"runs": runs, "seconds": spent})
 
 
 def unfinished_tasks(store: Store, tasks: Sequence[Task]) -> list[Task]:
@@ -83,7 +94,7 @@ def unfinished_tasks(store: Store, tasks: Sequence[Task]) -> list[Task]:
 def earlier_runs(store: Store) -> dict[str, dict[str, int]]:
     """Images and multiply-adds of the trainings that the files of results rest on, by key."""
     found: dict[str, dict[str, int]] = {}
-    for held in whole_files(result_paths(store)):
+    for held in whole_files([*kept_file(store), *result_paths(store)]):
         runs = held.get("runs")
         rows = runs.items() if isinstance(runs, dict) else ()
         found |= {k: numbers for k, row in rows if isinstance(row, dict) and (numbers := counts(row))}
@@ -93,7 +104,7 @@ def earlier_runs(store: Store) -> dict[str, dict[str, int]]:
 def earlier_seconds(store: Store) -> dict[str, float]:
     """Core-seconds of every task that the files beside the results name, by key."""
     found: dict[str, float] = {}
-    for held in whole_files(sorted((store.path / "results").glob("*.spent.json"))):
+    for held in whole_files([*kept_file(store), *sorted((store.path / "results").glob("*.spent.json"))]):
         seconds = held.get("seconds")
         if isinstance(seconds, dict):
             found |= {str(k): core_seconds({"core_seconds": v}) for k, v in seconds.items()}
@@ -111,6 +122,11 @@ def measured(held: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and KEY.fullmatch(str(row.get("key"))) and isinstance(row.get("numbers"), dict):
             yield row["key"], row["numbers"]
+
+
+def kept_file(store: Store) -> list[Path]:
+    """The file of `keep_earlier`, where there is one."""
+    return [store.path / EARLIER] if (store.path / EARLIER).exists() else []
 
 
 def result_paths(store: Store) -> list[Path]:
@@ -170,10 +186,12 @@ def judge_results(path: str | Path) -> list[dict[str, Any]]:
     with sentence(Path(path)):
         for d in study.decides:
             v = d.verdict(seeds)
+            found = controls(d, seeds)
             more = {
-                "controls": controls(d, seeds),
+                "controls": found,
                 "constructed": constructed().get(f"{study.name}/{d.claim}", []),
                 "takes": takes(v),
+                "caution": caution(found),
                 "smoke": held["smoke"],
             }
             rows.append(claim_row(v, study.name, study.scale, d.paper) | more)
@@ -190,6 +208,17 @@ def controls(d: Decides, seeds: Sequence[SeedNumbers]) -> dict[str, dict[str, An
         for i, e in enumerate(twins.effects):
             found["untrained twins" + f", {i + 1}" * (len(twins.effects) > 1)] = plain_effect(e)
     return found
+
+
+def caution(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A sentence where a control did not come out as it must, so that the statistic may not show what it is for."""
+    null, positive = found.get("null"), found.get("positive control")
+    if null is not None and null["state"] == "holds":
+        return "the null holds, so the statistic finds the effect where there is none."
+    if positive is not None and math.isfinite(positive["low"]) and positive["state"] != "holds":
+        said = "is undecided" if positive["state"] == "undecided" else "does not hold"
+        return f"the positive control {said}, so an effect of this size might not be found here."
+    return ""
 
 
 @cache

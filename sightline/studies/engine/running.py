@@ -71,7 +71,7 @@ def run_studies(
     ValueError: There is no study 'dta'. Did you mean data? ...
     """
     started = [start(get_study(n), seeds=seeds, smoke=smoke, only=only) for n in dict.fromkeys(names)]
-    if jobs < 1 or (minutes is not None and minutes <= 0):
+    if jobs < 1 or (minutes is not None and not minutes > 0):  # not a number is none above 0
         raise ValueError(f"jobs and minutes are numbers above 0; got jobs={jobs}, minutes={minutes}.")
     store = Store(Path(out))
     if isinstance(on, Cluster):
@@ -126,6 +126,8 @@ def studies_status(out: str | Path = "studies", *, jobs: int = 1) -> list[dict[s
     ValueError: no such folder holds no studies: start one with sightline study run NAME --out no such folder.
     """
     store = Store(Path(out))
+    if jobs < 1:
+        raise ValueError(f"jobs is a number above 0; got {jobs}.")
     if not (store.path / "started").is_dir():
         raise ValueError(f"{out} holds no studies: start one with sightline study run NAME --out {out}.")
     store.check()

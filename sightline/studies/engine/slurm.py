@@ -1,6 +1,7 @@
 """Tasks on a Slurm cluster, by submitit: job arrays, short tasks grouped, requeued after a time-out or preemption."""
 
 import logging
+import math
 import re
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ class Cluster:
         """Refuse what cannot work before anything is written."""
         if shutil.which("sbatch") is None:
             raise ValueError("There is no sbatch on the path: run on a machine of the cluster, or with --on local.")
-        if self.hours <= 0 or min(self.cpus, self.group) < 1 or self.gpus < 0:
+        if not 0 < self.hours < math.inf or min(self.cpus, self.group) < 1 or self.gpus < 0:
             raise ValueError(f"A job has at least one CPU, one task and some time; got {self}.")
         submitit()
         if self.partition is not None:
@@ -77,7 +78,13 @@ class SlurmJob:
         from sightline.studies.engine.work import do_in
 
         torch.set_num_threads(self.threads)
-        return [do_in(self.store, folder) for folder in folders]
+        return [self.wait_and_do(do_in, folder) for folder in folders]
+
+    def wait_and_do(self, do_in: Callable[[str, str], str], folder: str) -> str:
+        """The outcome of a task, also if a job of an earlier command is at it: what waits for this job needs it."""
+        while (outcome := do_in(self.store, folder)) == "busy":
+            time.sleep(POLL)
+        return outcome
 
     def checkpoint(self, folders: list[str]) -> Any:
         return submitit().helpers.DelayedSubmission(self, folders)

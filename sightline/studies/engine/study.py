@@ -10,6 +10,7 @@ from sightline.studies.effects import Effect, over_seeds
 from sightline.studies.engine.specs import Measurement
 from sightline.studies.verdict import Verdict, over_training
 
+MOST_SEEDS = 1000  # more is a seed that was taken for a number of seeds
 Level = str | int | float
 Cell = dict[str, Level]
 Label = tuple[str, tuple[tuple[str, Level], ...]]  # name of the measurement, levels of the axes
@@ -211,8 +212,10 @@ class Study:
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     """Seeds as numbers, each once: the same training twice is one training."""
+    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+        raise ValueError(f"seeds is how many trainings, at most {MOST_SEEDS:,}, or a list of them; got {seeds}.")
     given = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not given or min(given) < 0:
+    if not given or not all(isinstance(s, int) and s >= 0 for s in given):
         raise ValueError(f"seeds is a number above 0, or a list of whole numbers such as 0,1,2; got {seeds!r}.")
     if len(set(given)) < len(given):
         twice = next(s for s in given if given.count(s) > 1)

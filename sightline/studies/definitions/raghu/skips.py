@@ -51,7 +51,7 @@ STUDY = Study(
     axes={"removed": (INTACT, *BLOCKS)},
     fixed={
         "images": "CIFAR-10, all 50,000, at 24 px; tested on 10,000",
-        "model": "vit-nano4, six blocks; both skips of one block removed, -1: none",
+        "model": "vit-nano4, six blocks; both skips of one removed, counted from 0; -1: none",
         "steps": "1,500 of 64",
     },
     scale="ViT of 0.2 million parameters and six blocks on CIFAR-10 at 24 px, 1,500 steps",

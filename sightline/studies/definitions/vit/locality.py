@@ -56,7 +56,7 @@ STUDY = Study(
     measure=measure,
     decides=(
         Decides(
-            claim="V1, its reason",
+            claim="reason of V1",
             source="ViT, section 4.3",
             statement="A ResNet leads with little data because of its prior of locality, which a ViT does not have.",
             questions=(
