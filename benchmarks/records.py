@@ -30,6 +30,7 @@ import torch
 
 import sightline as sl
 from benchmarks.race import RESULTS
+from sightline.memory import keep_freed_memory
 
 LOOKS, LOOKS_TO_CHOOSE = 20, 2  # at the validation images, for the curve
 SHAPE = "model."  # settings of the model begin with it
@@ -97,6 +98,7 @@ def train(
     family: Family, recipe: sl.Recipe, place: Place, *, val: str, looks: int, out: Path
 ) -> tuple[sl.Run, list[list[float]]]:
     """One run from start to end, resumed if it was begun, and its curve: core-minutes and validation accuracy."""
+    keep_freed_memory()  # as `sightline train` does
     split = sl.training.split_data(place.data, val=val, num=place.num)
     every = max(1, recipe.total_steps(len(split.train)) // looks)
     recipe = replace(recipe, eval_every=every, log_every=every, save_every=every)
