@@ -49,6 +49,13 @@ class Batch:
         labels = None if self.labels is None else self.labels[keep]
         return Batch(tuple(images[keep] for images in self.images), labels, self.index[keep])
 
+    def joined(self, other: "Batch") -> "Batch":
+        """These images, then those of another batch."""
+        known = self.labels is not None and other.labels is not None
+        labels = torch.cat([self.labels, other.labels]) if known else None  # type: ignore[list-item]
+        images = tuple(torch.cat(both) for both in zip(self.images, other.images))
+        return Batch(images, labels, np.concatenate([self.index, other.index]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
@@ -135,14 +142,20 @@ class ImageSource:
         return thumbnails(batch.images[0], s.image, side)
 
     def _distinct(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Each image once, by its content."""
+        """Each image once, by its content; the next images fill the places of those that are left out."""
         seen: set[bytes] = set()
-        left = 0
+        left, rest = 0, None
         for batch in batches:
             keep = [i for i, image in enumerate(batch.images[0]) if _is_new(image, seen)]
             left += len(batch) - len(keep)
-            if keep:
-                yield batch if len(keep) == len(batch) else batch.rows(keep)
+            new = batch if len(keep) == len(batch) else batch.rows(keep)
+            rest = new if rest is None else rest.joined(new)
+            if len(rest) >= self.batch:
+                full = len(rest) == self.batch
+                yield rest if full else rest.rows(list(range(self.batch)))
+                rest = None if full else rest.rows(list(range(self.batch, len(rest))))
+        if rest is not None and len(rest):
+            yield rest
         self.duplicates.append(left)
         if left:
             log.warning("%d images are the same as others of the sample and were left out.", left)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sightline.adoption.transformer import HIDDEN, find_child, is_gated
 from sightline.models.vit import Block
-from sightline.observe.model import ObservedModel
+from sightline.observe.model import ObservedModel, evaluation_mode
 from sightline.observe.stream import Place, replace_first, rewriting
 
 Neurons = Sequence[tuple[int, int]]  # block and number of each
@@ -38,6 +38,11 @@ def check_register(s: ObservedModel, neurons: Neurons, text: str) -> None:
     wide = hidden_width(s)
     if any(neuron >= wide for _, neuron in neurons):
         raise ValueError(f"{s.name} has neurons 0 to {wide - 1} in each block; got {text!r}.")
+    try:
+        with evaluation_mode(s), adding_register(s, neurons):
+            s.model(s.blank())
+    except RuntimeError as error:  # a bias for every pair of tokens, which has no row for another one
+        raise ValueError(f"{s.name} does not take one more token: a register cannot be added.") from error
 
 
 def hidden_width(s: ObservedModel) -> int:

@@ -291,6 +291,16 @@ def test_the_same_image_twice_is_left_out(vit, images, caplog):
         sl.cka(vit, None, np.repeat(once[:2], 8, axis=0), layers="blocks")
 
 
+def test_batches_stay_full_where_images_are_left_out(vit, images):
+    """Every image three times in a row, eight at a time: three different ones in a batch would be too few."""
+    pairs = [images[i] for i in range(20)]
+    thrice = [pair for pair in pairs for _ in range(3)]
+    found, want = (sl.cka(vit, None, data, layers="blocks", batch=8, ways=["within class"]) for data in (thrice, pairs))
+    assert (found.how["n"], found.how["dropped"], found.how["duplicates"]) == (20, 0, 40)
+    np.testing.assert_allclose(found.similarity, want.similarity, atol=1e-9)
+    np.testing.assert_allclose(found.values, want.values, atol=1e-9)
+
+
 @pytest.mark.parametrize("neighbors", ["cosine", "euclidean"])
 def test_neighbors_by_either_metric(vit, images, neighbors):
     found = sl.cka(vit, None, images, layers="blocks", tokens="gap", batch=96, neighbors=neighbors)

@@ -180,6 +180,15 @@ def test_what_cannot_be_done_is_told(model, images):
             sl.what_if(sl.build("vit-nano4", classes=5, depth=2, **change), images.float(), "register 0.1")
 
 
+def test_a_bias_between_all_tokens_has_no_row_for_another_one():
+    """BEiT learns one for each pair of positions: a reason is given, not the shapes that do not fit."""
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
+    model = sl.adopt(peers.timm.models.beit.Beit(**small, use_rel_pos_bias=True).eval())
+    with pytest.raises(ValueError, match="does not take one more token"):
+        sl.analysis.outlier_tokens(model, torch.rand(2, 3, 32, 32), register="register 0.1")
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
 def test_intervals_are_those_of_a_mean_over_images():
     model = sl.build("vit-nano4", patch=8, classes=5, depth=2)
     images = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
