@@ -17,19 +17,7 @@ from sightline.training.failures import RANK
 from sightline.training.run.curves import Curves
 from sightline.views.measurements import published
 from sightline.views.payload import SIDE, heat_map
-from sightline.views.style import (
-    COLORS,
-    PALE,
-    finite,
-    heat,
-    in_a_row,
-    is_narrow,
-    legend,
-    lines,
-    panels,
-    spread_out,
-    whole_numbers,
-)
+from sightline.views.style import COLORS, PALE, finite, heat, in_a_row, is_narrow, legend, lines, panels, spread_out
 from sightline.views.view import (
     RAGHU,
     Headline,
@@ -113,7 +101,7 @@ def draw_layer_probes(r: LayerProbes, ax: Any) -> None:
     """Accuracy by block, one line per model and choice of tokens (Raghu et al., figures 11b and 13)."""
     lines(ax, np.arange(1, r.accuracy.shape[1] + 1), 100 * r.accuracy, r.curves, 100 * r.half_width)
     ax.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))
-    whole_numbers(ax)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(loc="best")
 
 
