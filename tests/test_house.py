@@ -206,3 +206,11 @@ def test_the_tree_in_the_docs_is_the_real_tree():
         assert len(line.split()) > 1, f"docs/architecture.md: no word about {name}"
     real = {name_of(p) for p in FILES if p.name != "__init__.py" or p.parent == PACKAGE}
     assert written == real
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_text_is_read_and_written_as_utf_8(path):
+    """Otherwise the language of the terminal decides: a page could not be written under LC_ALL=C."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    texts = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("read_text", "write_text")]
+    assert not [c.lineno for c in texts if "encoding" not in {k.arg for k in c.keywords}]

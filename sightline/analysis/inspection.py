@@ -148,7 +148,7 @@ def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: str | Seq
             {"name": r.name, "state": states.get(r.state, r.state), "why": r.why, "numbers": r.numbers} for r in rows
         ]
         with atomic(out / "summary.json") as partial:
-            partial.write_text(to_json(summary, indent=1) + "\n")
+            partial.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
     return rows
 
 

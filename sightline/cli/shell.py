@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        complain(error.format_message())
+        complain(argument_by_place(error) or error.format_message())
     except (KeyboardInterrupt, click.Abort) as error:
         message = str(error) or "stopped; type the same command again: what was saved is kept"
         click.echo(f"sightline: {message}.", err=True)
@@ -233,6 +233,16 @@ def os_sentence(error: OSError) -> str:
     said = (error.strerror or str(error) or type(error).__name__).rstrip(".")
     advice = f": {ADVICE[error.errno]}" if error.errno in ADVICE else ""
     return f"{files or 'A file'} cannot be used ({said}){advice}."
+
+
+def argument_by_place(error: click.ClickException) -> str:
+    """What to type for an argument that was given as an option, as in `train --data FOLDER`; empty otherwise."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    arguments = [p.make_metavar(error.ctx) for p in error.ctx.command.params if isinstance(p, click.Argument)]
+    if error.option_name.lstrip("-").upper() not in arguments:
+        return ""
+    return f"{error.option_name} is no option: its value is given by its place. {error.ctx.get_usage()}"
 
 
 def complain(message: str) -> None:

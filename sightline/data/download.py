@@ -97,7 +97,7 @@ def _receive(url: str, part: Path, *, unversioned: bool) -> str:
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "sightline"}
     if have and _version_file(part).exists():  # resume only the same version of the file
-        headers |= {"Range": f"bytes={have}-", "If-Range": _version_file(part).read_text()}
+        headers |= {"Range": f"bytes={have}-", "If-Range": _version_file(part).read_text(encoding="utf-8")}
     elif have and unversioned:
         headers["Range"] = f"bytes={have}-"
     try:
@@ -129,7 +129,7 @@ def _append(reply: Any, part: Path, have: int) -> None:
     """Append the body of the reply after the first `have` bytes, and check its full length."""
     version = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
     if version and not version.startswith("W/"):  # a weak tag does not promise the same bytes
-        _version_file(part).write_text(version)
+        _version_file(part).write_text(version, encoding="utf-8")
     else:
         _version_file(part).unlink(missing_ok=True)
     length = reply.headers.get("Content-Length") or ""

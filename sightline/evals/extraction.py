@@ -295,7 +295,7 @@ class FileStore(MemoryStore):
         assert self.file is not None
         os.fsync(self.file.fileno())
         with atomic(self.note) as partial:
-            partial.write_text(json.dumps({"key": self.key, "done": self.done}))
+            partial.write_text(json.dumps({"key": self.key, "done": self.done}), encoding="utf-8")
         self.noted = time.monotonic()
 
     def result(self) -> FeatureTable:

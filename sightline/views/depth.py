@@ -372,7 +372,7 @@ def draw_inductive_bias(r: InductiveBias, ax: Any) -> None:
     ax.barh(range(len(numbers)), list(numbers.values()), color=color)
     ax.set_yticks(range(len(numbers)), list(numbers))
     ax.invert_yaxis()
-    ax.set_xlabel("share of the mass (locality), relative error (others)")
+    ax.set_xlabel("share of the mass (locality), relative error (others)", loc="right")
 
 
 def inductive_bias_sentence(r: InductiveBias) -> str:

@@ -16,6 +16,7 @@ from sightline.views.style import (
     is_narrow,
     map_rows,
     panels,
+    whole_numbers,
 )
 from sightline.views.tokens import MAPS, outside_legend
 from sightline.views.view import Paper, Payload, View, percent
@@ -39,6 +40,7 @@ def draw_split(r: PositionContent, figure: Any) -> None:
     blocks, heads = r.total.shape
     right.scatter(np.repeat(np.arange(1, blocks + 1), heads), r.share[0].ravel(), color=COLORS[0], s=22)
     right.set(xlabel="block", ylabel="share of position, one dot per head", ylim=(-0.03, 1.03))
+    whole_numbers(right)
     if below is not None:
         _one_head(r, below)
 

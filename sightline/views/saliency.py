@@ -32,7 +32,7 @@ def draw_attribution(r: Attribution, figure: Any) -> None:
     ax.set_yticks(range(4), names)
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
-    ax.set_xlabel("mean probability of the class (low deletion and high insertion are good)")
+    ax.set_xlabel("mean probability of the class (low deletion and high insertion are good)", loc="right")
 
 
 def attribution_sentence(r: Attribution) -> str:

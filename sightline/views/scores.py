@@ -101,6 +101,7 @@ def draw_layer_probes(r: LayerProbes, ax: Any) -> None:
     """Accuracy by block, one line per model and choice of tokens (Raghu et al., figures 11b and 13)."""
     lines(ax, np.arange(1, r.accuracy.shape[1] + 1), 100 * r.accuracy, r.curves, 100 * r.half_width)
     ax.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(loc="best")
 
 
@@ -132,7 +133,7 @@ def draw_probes(r: ProbeAccuracy, figure: Any) -> None:
     ax = above.subplots()
     lines(ax, np.arange(len(r.layers)), 100 * r.mean[None], ["mean"], 100 * r.half_width[None])
     ax.set_xticks(range(len(r.layers)), [short(l) for l in r.layers], rotation=30, ha="right")
-    ax.set(ylabel="accuracy of a probe, %", ylim=(0, 100), xlabel="layer")
+    ax.set(ylabel="accuracy, %", ylim=(0, 100), xlabel="layer")
     for i, (cell, layer) in enumerate(zip(below.subplots(1, len(shown), squeeze=False)[0] if below else (), shown)):
         heat(cell, r.map(layer), label="accuracy", bar=i == len(shown) - 1)
         cell.set_title(short(layer))

@@ -14,7 +14,20 @@ from sightline.analysis.similarity.pooling_comparison import BY_BLOCK as BY_BLOC
 from sightline.analysis.similarity.pooling_comparison import PoolingComparison
 from sightline.evals.interval import ends
 from sightline.views.payload import block_marks, heat_map, tiles
-from sightline.views.style import COLORS, bare, equal_steps, finite, heat, legend, lines, mosaic, nice_top, panels
+from sightline.views.style import (
+    COLORS,
+    bare,
+    equal_steps,
+    finite,
+    heat,
+    is_narrow,
+    legend,
+    lines,
+    mosaic,
+    nice_top,
+    panels,
+    whole_numbers,
+)
 from sightline.views.view import (
     RAGHU,
     Paper,
@@ -221,7 +234,7 @@ BY_BLOCK = View(
 
 def draw_what_if(r: WhatIf, figure: Any) -> None:
     """CKA of each layer with itself, and the accuracy, when a part is missing (compare Raghu et al., figure 8)."""
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    left, right = panels(figure, 2, (3, 2))
     heat(left, r.similarity, label="CKA with the whole model", origin="upper")
     left.set_yticks(range(len(r.off)), [counted(name) for name in r.off])
     left.set_xticks(range(0, len(r.layers), 2), [str(i + 1) for i in range(0, len(r.layers), 2)])
@@ -234,7 +247,7 @@ def draw_what_if(r: WhatIf, figure: Any) -> None:
         right.axvline(100 * r.whole, color=COLORS[1], linestyle="--", label="nothing switched off")
         right.legend(loc="lower right")
     right.set_xlabel("accuracy, %" if known else "same prediction as before, %")
-    right.set_yticks([])
+    right.set_yticks(*((range(len(r.off)), [counted(name) for name in r.off]) if is_narrow() else ([],)))
     right.set_ylim(len(r.off) - 0.5, -0.5)
     right.set_xlim(0, 100)
 
@@ -340,10 +353,12 @@ def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
     left, right = panels(figure, 2)
     left.plot(range(1, len(r.by_block) + 1), r.by_block, marker="o", color=COLORS[0])
     left.set(xlabel="block, first to last", ylabel="CKA of the two", ylim=(finite(r.by_block).min(initial=0), 1))
+    whole_numbers(left)
     if len(r.curves):
         lines(right, np.arange(1, r.accuracy.shape[1] + 1), 100 * r.accuracy, r.curves)
         right.legend(loc="best")
     right.set(xlabel="block, first to last", ylabel="accuracy of a linear probe, %", ylim=(0, 100))
+    whole_numbers(right)
 
 
 def pooling_sentence(r: PoolingComparison) -> str:

@@ -101,6 +101,16 @@ def enlarge_text(figure: Any) -> None:
 
     for text in figure.findobj(Text):
         text.set_fontsize(max(text.get_fontsize(), SMALLEST_TEXT))
+    if is_narrow():
+        for ax in figure.findobj(lambda part: getattr(part, "get_subplotspec", lambda: None)() is not None):
+            ax.xaxis.label.set_text(wrap_label(ax.get_xlabel(), ax))
+
+
+def wrap_label(text: str, ax: Any) -> str:
+    """The label below axes, in lines that are no wider than its column of the figure."""
+    columns = ax.get_subplotspec().get_gridspec().ncols
+    most = max(12, int(ax.get_figure(root=True).get_figwidth() / columns / CHARACTER))
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, most))
 
 
 def new_figure(size: tuple[float, float]) -> Any:
@@ -188,7 +198,7 @@ def whole_numbers(ax: Any) -> None:
     """Blocks and heads are counted: there is no block 2.5."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(6 if is_narrow() else 10, integer=True))
 
 
 def legend_above(ax: Any, few: int = 3) -> None:

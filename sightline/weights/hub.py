@@ -65,7 +65,10 @@ def push(folder: str | os.PathLike[str], repository: str, *, private: bool = Tru
         address = api.create_repo(repository, private=private, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=path, allow_patterns=[*CONFIGS, *UPLOADED])
     except Exception as error:  # the hub raises a dozen types from three libraries
-        raise UnreachableError(f"{path} was not uploaded to {repository} ({_first_line(error)}).") from error
+        raise UnreachableError(
+            f"{path} was not uploaded to {repository} ({_first_line(error)}). The folder is complete: "
+            f"try again once the network and your login (hf auth login) work."
+        ) from error
     return str(address)
 
 

@@ -299,7 +299,7 @@ def add_weights(weights: Weights, *, keep: bool = False) -> Weights:
     if keep:
         entries = {name: asdict(entry) for name, entry in {**_saved_entries(), weights.name: weights}.items()}
         with atomic(cache_folder() / SAVED) as partial:
-            partial.write_text(json.dumps(entries, indent=1))
+            partial.write_text(json.dumps(entries, indent=1), encoding="utf-8")
     return weights
 
 

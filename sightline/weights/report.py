@@ -63,7 +63,7 @@ class Report:
     def save(self, path: str | Path) -> Path:
         """Write as JSON, atomically."""
         with atomic(path) as partial:
-            partial.write_text(json.dumps(asdict(self), indent=1))
+            partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
         return Path(path)
 
     @classmethod

@@ -10,7 +10,7 @@ import click
 import pytest
 
 import sightline
-from sightline.cli.shell import cli
+from sightline.cli.shell import cli, main
 from sightline.cli.verbs import VERBS
 
 HEAVY = ("torch", "numpy", "rich", "matplotlib", "PIL", "safetensors")
@@ -83,3 +83,25 @@ def test_the_table_is_complete():
     inner = {command for words, command in COMMANDS.items() if len(words) == 2}
     defined = {c.name for m in modules for c in vars(m).values() if isinstance(c, click.Command) and c not in inner}
     assert defined == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("train", "--data", "photos"), "sightline train [OPTIONS] DATA"),
+        (("compare", "--model", "a", "--data", "b"), "sightline compare [OPTIONS] MODEL MODEL DATA"),
+    ],
+)
+def test_an_argument_that_is_given_as_an_option_says_where_it_belongs(words, usage, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    said = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert f"{words[1]} is no option" in said
+    assert usage in said
+
+
+def test_an_unknown_option_still_has_its_neighbor(capsys):
+    with pytest.raises(SystemExit):
+        main(("train", "--recip", "laptop_vit"))
+    assert "--recipe" in capsys.readouterr().err

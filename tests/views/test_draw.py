@@ -1,5 +1,6 @@
 """Figures agree with the numbers they are drawn from; every type has one."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,18 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.spec import _family
-from sightline.views.style import bare, mosaic, new_figure, nice_top, spread_out
+from sightline.views.style import (
+    bare,
+    enlarge_text,
+    equal_steps,
+    figure_style,
+    fix_layout,
+    mosaic,
+    narrow_figures,
+    new_figure,
+    nice_top,
+    spread_out,
+)
 from sightline.views.table import VIEWS
 from sightline.views.tokens import place_title
 from tests.views import makers
@@ -203,9 +215,26 @@ def test_maps_are_titled_by_place_counted_from_1_and_titles_stay_in_their_column
 
 @pytest.mark.parametrize("count", [0, 1, 3, 7, 8, 12, 24, 33])
 def test_ticks_are_in_equal_steps(count):
-    from sightline.views.style import equal_steps
-
     ticks = equal_steps(count, 7)
     assert len(ticks) <= 7
     assert len(set(np.diff([0, *ticks]))) <= 1
     assert count == 0 or ticks[-1] <= count < ticks[-1] + ticks[0]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_labels_of_axes_are_within_a_phone(name):
+    """As the page draws them: a label that is cut off is read wrongly, numbers that touch are one number."""
+    with figure_style(), narrow_figures():
+        figure = sl.draw(EVERY[name], title=False)
+        enlarge_text(figure)
+        fix_layout(figure)
+        figure.draw_without_rendering()
+        for ax in all_axes(figure):
+            labels = [axis.label for axis in (ax.xaxis, ax.yaxis) if axis.label.get_text() and ax.axison]
+            for box in (label.get_window_extent() for label in labels):
+                assert box.x0 > -2
+                assert box.x1 < figure.bbox.x1 + 2
+            numbers = [l for l in ax.get_xticklabels() if l.get_text().isdigit() and l.get_visible() and ax.axison]
+            within = [l for l in numbers if ax.bbox.x0 - 1 <= l.get_window_extent().x0 + 4 <= ax.bbox.x1 + 1]
+            boxes = sorted((l.get_window_extent() for l in within), key=lambda box: box.x0)
+            assert all(a.x1 <= b.x0 for a, b in itertools.pairwise(boxes)), [l.get_text() for l in within]

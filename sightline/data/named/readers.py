@@ -112,7 +112,7 @@ def unpack_pets(raw: Path, into: Path) -> bool:
         _extract(raw / name, into)
     rows = []
     for split, listing in (("train", "trainval.txt"), ("test", "test.txt")):
-        for line in (into / "annotations" / listing).read_text().splitlines():
+        for line in (into / "annotations" / listing).read_text(encoding="utf-8").splitlines():
             stem = line.split()[0]
             rows.append((f"images/{stem}.jpg", stem.rsplit("_", 1)[0], split))
     return _write_manifest(into, rows)

@@ -105,7 +105,9 @@ def _remove(raw: Path, remove: bool) -> None:
 def _write_source(entry: NamedDataset, folder: Path, source: str, tried: list[str]) -> DatasetFiles:
     """Written last: a dataset with a source.json is complete."""
     with atomic(folder / "source.json") as partial:
-        partial.write_text(json.dumps({"name": entry.name, "source": source, "tried": tried}, indent=1))
+        partial.write_text(
+            json.dumps({"name": entry.name, "source": source, "tried": tried}, indent=1), encoding="utf-8"
+        )
     return DatasetFiles(name=entry.name, folder=str(folder), source=source, fetched=True, tried=tuple(tried))
 
 

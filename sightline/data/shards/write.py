@@ -74,7 +74,7 @@ def shard(
             sums += added
             paths.append(path)
         with atomic(out / "classes.json") as partial:
-            partial.write_text(json.dumps(dataset.classes))
+            partial.write_text(json.dumps(dataset.classes), encoding="utf-8")
         _write_index(out, paths, sums)
     total = sum(p.stat().st_size for p in paths)
     return ShardSummary(folder=str(out), shards=len(paths), images=len(sums), megabytes=total / 1e6, bad=bad)

@@ -39,7 +39,7 @@ def write_atlas(results: str | Path, page: str | Path | None = None) -> Path:
         environment()
         .get_template("atlas.html")
         .render(
-            css=Markup((importlib.resources.files("sightline.report") / "page.css").read_text()),
+            css=Markup((importlib.resources.files("sightline.report") / "page.css").read_text(encoding="utf-8")),
             counts=[(n := states[state], state if n == 1 else PLURAL[state], name) for state, name in STATES.items()],
             rows=rows,
             studies=studies,

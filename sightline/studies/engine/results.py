@@ -225,7 +225,7 @@ def caution(found: Mapping[str, Mapping[str, Any]]) -> str:
 def constructed() -> dict[str, list[dict[str, str]]]:
     """What the code says of numbers made up for each claim: a case that must hold, and one that must not. A test
     computes the table again."""
-    text = (importlib.resources.files("sightline.studies.definitions") / "controls.json").read_text()
+    text = (importlib.resources.files("sightline.studies.definitions") / "controls.json").read_text(encoding="utf-8")
     return dict(from_json(text))
 
 

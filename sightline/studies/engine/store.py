@@ -181,7 +181,7 @@ def read(path: Path) -> dict[str, Any]:
 def write(path: Path, value: Mapping[str, Any]) -> None:
     """One JSON file with a checksum, whole or not at all."""
     with atomic(path) as partial:
-        partial.write_text(to_json({**value, SUM: checksum(value)}, indent=1) + "\n")
+        partial.write_text(to_json({**value, SUM: checksum(value)}, indent=1) + "\n", encoding="utf-8")
 
 
 def checksum(value: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ def _machine() -> int:
     try:
         if sys.platform == "darwin":
             return parse_vm_stat(subprocess.run(["vm_stat"], capture_output=True, text=True, check=True).stdout)
-        return 1024 * int(re.findall(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text())[0])
+        return 1024 * int(re.findall(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))[0])
     except (OSError, subprocess.SubprocessError, IndexError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
@@ -55,7 +55,7 @@ def _windows() -> int:
 def cgroup_free(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> list[int]:
     """What the limits of this process's control groups (containers, jobs) leave; cached files count as free."""
     try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+        lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return []
     found = []
@@ -76,8 +76,10 @@ def cgroup_free(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> l
 def _remaining(limit: Path, used: Path) -> list[int]:
     """What one group leaves; empty where it has no limit, or does not exist."""
     try:
-        cached = re.findall(r"^inactive_file (\d+)", limit.with_name("memory.stat").read_text(), re.MULTILINE)
-        return [int(limit.read_text()) - int(used.read_text()) + sum(map(int, cached))]
+        cached = re.findall(
+            r"^inactive_file (\d+)", limit.with_name("memory.stat").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        return [int(limit.read_text(encoding="utf-8")) - int(used.read_text(encoding="utf-8")) + sum(map(int, cached))]
     except (OSError, ValueError):  # "max" means no limit
         return []
 
@@ -88,7 +90,7 @@ def _address_space() -> list[int]:
     if limit is None:
         return []
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     except OSError:
         return []
     return [limit - pages * os.sysconf("SC_PAGE_SIZE")]

@@ -83,6 +83,6 @@ def busy_cores() -> float:
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     counts = []
     for _ in range(SAMPLES):
-        counts.append(int(running.read_text().split()[3].split("/")[0]) - 1)  # the reader itself runs
+        counts.append(int(running.read_text(encoding="utf-8").split()[3].split("/")[0]) - 1)  # the reader itself runs
         time.sleep(PAUSE)
     return max(0.0, statistics.mean(counts))

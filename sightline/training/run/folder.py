@@ -161,7 +161,7 @@ class Run(Displayable):
 
     def write_record(self, about: Mapping[str, Any]) -> None:
         with atomic(self.path / "run.json") as partial:
-            partial.write_text(to_json(about, indent=1) + "\n")
+            partial.write_text(to_json(about, indent=1) + "\n", encoding="utf-8")
 
     def truncate_log(self, step: int) -> None:
         """Drop what was logged after this step: it will be repeated."""
@@ -170,7 +170,9 @@ class Run(Displayable):
             aside = set_aside(self.path / LOG).name
             log.warning("%s is damaged in line %d: it is set aside as %s.", self.path / LOG, damaged[0], aside)
         with atomic(self.path / LOG) as partial:
-            partial.write_text("".join(to_json(row) + "\n" for row in rows if row.get("step", 0) <= step))
+            partial.write_text(
+                "".join(to_json(row) + "\n" for row in rows if row.get("step", 0) <= step), encoding="utf-8"
+            )
 
     def log(self, row: Mapping[str, Any]) -> None:
         append(self.path / LOG, to_json({k: _to_json_value(v) for k, v in row.items()}) + "\n")
