@@ -66,7 +66,7 @@ def read_bytes(path: str | Path) -> EncodedImage:
     except (OSError, ValueError) as error:
         if isinstance(error, BadImage):
             raise
-        raise BadImage(f"{name} cannot be read ({_reason(error)}).") from error
+        raise BadImage(f"{name} cannot be read ({reason(error)}).") from error
 
 
 def decode(raw: RawImage) -> Image.Image:
@@ -90,7 +90,7 @@ def read_header(raw: EncodedImage) -> Image.Image:
         try:
             image = Image.open(io.BytesIO(raw.data), formats=FORMATS)
         except Exception as error:  # broken files make Pillow raise many types, such as KeyError and struct.error
-            raise BadImage(f"{raw.name} is not an image that can be read ({_reason(error)}).") from error
+            raise BadImage(f"{raw.name} is not an image that can be read ({reason(error)}).") from error
     check_size(image.size, raw.name)
     if image.format == "PNG" and "exif" not in image.info and (exif := _png_exif(raw.data)):
         image.info["exif"] = exif
@@ -127,7 +127,7 @@ def decode_pixels(image: Image.Image, name: str, *, scale: int = 1) -> Image.Ima
             image.load()
             return to_rgb(image)
         except Exception as error:  # as above: one type of error for all broken files
-            raise BadImage(f"{name} is broken ({_reason(error)}).") from error
+            raise BadImage(f"{name} is broken ({reason(error)}).") from error
 
 
 def from_pil(image: Image.Image, name: str) -> Image.Image:
@@ -270,7 +270,7 @@ def to_tensor(stack: list[Pixels] | Pixels) -> UInt8[Tensor, "b 3 y x"]:
     return torch.from_numpy(np.ascontiguousarray(rows.transpose(0, 3, 1, 2)))
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """The first line of an error, without the memory addresses that Pillow prints."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     return "unknown format" if "cannot identify image file" in text else printable(text.rstrip("."))[:160]

@@ -47,6 +47,7 @@ from sightline.training.validation import (
     learns_without_labels,
     validate,
     validation_score,
+    warn_of_few,
 )
 
 Evaluator = tuple[int, Callable[[Any], dict[str, float]]]  # interval in steps, function of the model
@@ -147,6 +148,7 @@ def loop(job: Job, state: TrainState, facts: dict[str, Any]) -> None:
     printer = ProgressPrinter(plan.steps, quiet=not processes.first, run=run)
     for line in plan.describe_speed() if step == 0 else (f"resuming at step {step:,} of {plan.steps:,}",):
         printer.print(line)
+    warn_of_few(state, job.train)
     with catch_stop_signals() as stop_signal, printer.show(step), open_log(run, recipe, processes) as log:
         for images, labels in training_batches(job, state, start=plan.steps if over else step, bad=bad):
             meter.data_arrived()

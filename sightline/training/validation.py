@@ -1,5 +1,6 @@
 """Validation during training, every image once whatever the number of processes; and the test afterwards."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ JUDGED = 2_000  # validation images at most whose neighbors are asked, at each o
 WATCHED = 512  # training images whose features are watched where there is too little validation data
 LEAST_VARIANCE = 0.01  # of embeddings, which LeJEPA wants to have variance 1
 FEWEST = 32  # images whose features say something about their rank
+log = logging.getLogger(__name__)
 
 
 def validate(state: TrainState, val: Dataset, *, workers: int = 0) -> dict[str, float]:
@@ -48,6 +50,15 @@ def validation_score(metrics: dict[str, Any]) -> float | None:
 
 def learns_without_labels(state: TrainState) -> bool:
     return hasattr(state.objective, "represent")
+
+
+def warn_of_few(state: TrainState, train: Dataset) -> None:
+    """Say that a collapse would not be noticed where there are too few images to tell."""
+    if learns_without_labels(state) and len(train) < FEWEST and state.processes.first:
+        log.warning(
+            "%s has %d images, and fewer than %d do not tell whether the features collapse: this run is not watched.",
+            train.name, len(train), FEWEST,
+        )  # fmt: skip
 
 
 def judge_features(state: TrainState, data: Dataset, *, workers: int = 0, name: str = "val") -> dict[str, float]:

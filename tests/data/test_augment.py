@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import sightline as sl
-from sightline.data.augment.augment import crop_boxes, draw_parameters, erase_boxes, mix
+from sightline.data.augment.augment import crop_boxes, draw_parameters, erase_boxes, mix, resize
 from sightline.data.augment.randaugment import OPERATIONS, apply_operation
 from sightline.data.augment.trivialaugment import TRIVIAL_OPERATIONS, apply_trivial
 from sightline.data.draws import Draws, permute
@@ -277,3 +277,9 @@ def test_images_in_a_stack_become_the_same_bytes_as_one_by_one(size, shift, flip
         for d in (together, OneByOne(pixels, np.arange(12) % 3))
     )
     assert torch.equal(a, b)
+
+
+def test_an_image_that_must_not_be_written_to_is_resized_without_a_warning():
+    pixels = np.zeros((9, 7, 3), np.uint8)
+    pixels.flags.writeable = False
+    assert resize(pixels, sl.ImageSpec(size=(4, 4))).shape == (4, 4, 3)

@@ -105,6 +105,7 @@ def test_coco_gives_objects_crowds_and_areas(coco):
         ({"images": [{"id": 1, "file_name": "../../a.png", "width": 4, "height": 4}]}, "outside"),
         ({"images": [{"id": 1, "file_name": "a.png", "width": 4, "height": 4}] * 2}, "two entries of one image id"),
         ({"categories": "dog"}, "lists no categories"),
+        ({"categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "dog"}]}, "two classes of objects named 'dog'"),
         ({"annotations": [{"image_id": 1, "category_id": 7}]}, "not listed"),
     ],
 )
@@ -178,8 +179,14 @@ def test_bad_masks_are_refused_in_a_sentence(masks):
     (masks / "masks" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(sl.data.BadImage, match="not a mask"):
         data.target(0)
+    (masks / "masks" / "a.png").write_bytes(b"nothing")
+    with pytest.raises(sl.data.BadImage, match=r"not a mask that can be read \(unknown format\)"):
+        data.target(0)
     with pytest.raises(ValueError, match="no list"):
         sl.data.MaskFolder(masks, "val")
+    (masks / "splits" / "train.txt").write_text("a\nc\n")
+    with pytest.raises(ValueError, match=r"split train of .* lists 1 without an image and a mask .* 'c'"):
+        sl.data.MaskFolder(masks, "train")
 
 
 def test_the_trimaps_of_pets_come_with_the_dataset(tmp_path):

@@ -184,6 +184,16 @@ def test_classes_of_pixels_are_not_enough_to_detect(tmp_path):
         sl.fit(model(), sl.dataset(tmp_path), recipe("detect"), out=tmp_path / "run")
 
 
+def test_annotations_without_objects_are_nothing_to_learn_from(tmp_path):
+    held = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    for i in range(8):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{i}.png")
+        held["images"].append({"id": i, "file_name": f"{i}.png", "width": 16, "height": 16})
+    (tmp_path / "instances.json").write_text(json.dumps(held))
+    with pytest.raises(ValueError, match="has no object in any of its 8 images"):
+        sl.fit(model(), sl.dataset(tmp_path / "instances.json"), recipe("detect"), out=tmp_path / "run")
+
+
 def test_other_classes_and_other_weights_are_refused(runs, tmp_path):
     dense = sl.dense.load_dense(runs / "segment")
     (tmp_path / "images").mkdir()

@@ -142,7 +142,8 @@ def resize(pixels: Pixels, spec: ImageSpec) -> Pixels:
         return pixels
     if spec.interpolation == "nearest":
         return np.asarray(Image.fromarray(pixels).resize(spec.size[::-1], KERNELS["nearest"]))
-    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    own = pixels if pixels.flags.writeable else pixels.copy()  # torch warns of an array that must not be written to
+    planes = torch.from_numpy(own).permute(2, 0, 1)[None]
     resized = torch.nn.functional.interpolate(planes, size=spec.size, mode=spec.interpolation, antialias=True)
     return resized[0].permute(1, 2, 0).numpy()
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from sightline.data.errors import BadImage, printable
 from sightline.data.folder import ImageFiles, file_stamp, is_inside
-from sightline.data.images import SUFFIXES, check_size, read_bytes
+from sightline.data.images import SUFFIXES, check_size, read_bytes, reason
 from sightline.data.targets.target import Target, TargetSource, check_masks, check_object_classes
 from sightline.fingerprints import QUICK
 from sightline.untrusted import read_text
@@ -58,9 +58,15 @@ class MaskFolder(ImageFiles, TargetSource):
             )
         images, masks, objects, lists = (root / part for part in LAYOUTS[layout])
         self.name, self.home = printable(path), str(root)
-        pairs = _pairs(images, masks, _names(lists, split), self.home)
+        names = _names(lists, split)
+        pairs = _pairs(images, masks, names, self.home)
         if not pairs:
             raise ValueError(f"{printable(images)} has no image with a mask of its name in {printable(masks)}.")
+        if lost := sorted((names or set()) - {Path(image).stem for image, _ in pairs}):
+            raise ValueError(
+                f"The split {split} of {self.name} lists {len(lost):,} without an image and a mask of that name, the "
+                f"first {printable(lost[0])!r}: bring the files back, or take them off the list."
+            )
         self.paths, self.masks = [a for a, _ in pairs], [b for _, b in pairs]
         self.object_masks = [objects / Path(m).name for m in self.masks] if objects.is_dir() else []
         self.instances = bool(self.object_masks)
@@ -132,7 +138,7 @@ def read_mask(path: str | Path) -> NDArray[np.int64]:
         except BadImage:
             raise
         except Exception as error:  # broken files make Pillow raise many types
-            raise BadImage(f"{raw.name} is not a mask that can be read ({error!s:.160}).") from error
+            raise BadImage(f"{raw.name} is not a mask that can be read ({reason(error)}).") from error
 
 
 def _names(lists: Path, split: str | None) -> set[str] | None:

@@ -1,6 +1,7 @@
 """What one image shows, pixel by pixel: objects as masks with classes, and pixels that nobody labeled."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -112,7 +113,9 @@ class TargetSource(Dataset):
 
 
 def check_object_classes(names: Sequence[str], name: str) -> tuple[str, ...]:
-    """The names, if there are any and not too many."""
+    """The names, if there are any, not too many, and none of them twice."""
     if not 0 < len(names) <= MAX_CLASSES:
         raise ValueError(f"{name} has {len(names):,} classes of objects; expected 1 to {MAX_CLASSES:,}.")
+    if twice := [known for known, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"{name} has two classes of objects named {twice[0]!r}: give each a name of its own.")
     return tuple(names)

@@ -187,6 +187,8 @@ def check_targets(train: Dataset, recipe: Recipe, *, val: Dataset | None, proces
         raise ValueError(
             f"{train.name} has classes of pixels but tells no objects apart: --task segment, or give masks of objects."
         )
+    if train.labels.ndim == 2 and not train.labels.any():  # COCO's files say of each image which classes are in it
+        raise ValueError(f"{train.name} has no object in any of its {len(train):,} images: there is nothing to learn.")
     if val is not None and with_targets(val).object_classes != masks.object_classes:
         raise ValueError(
             f"Training and validation data have different classes of objects ({len(masks.object_classes)} and "

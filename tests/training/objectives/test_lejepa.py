@@ -164,6 +164,14 @@ def test_a_collapse_is_never_silent(task, tmp_path, caplog):
     assert "The run has collapsed" in view_of(run.curves()).sentence(run.curves())
 
 
+def test_too_few_images_to_tell_are_said(tmp_path, caplog):
+    train, _ = data(num=24)
+    settings = {"task": "lejepa", "steps": 1, "batch": 8, "augment": VIEWS}
+    run = sl.fit(model(), train, recipe(**settings), out=tmp_path / "x")
+    assert "fewer than 32 do not tell whether the features collapse" in caplog.text
+    assert not any("rank" in name for row in run.rows() for name in row)
+
+
 def test_equal_embeddings_are_a_collapse_whatever_the_features(tmp_path, caplog):
     """Without SIGReg the projector forgets the images first: the loss is then 0, and the features stay as they were."""
     train, val = data(num=160, fraction=0.7)
