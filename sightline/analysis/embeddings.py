@@ -239,8 +239,8 @@ def smooth_decay(cosine: Float[Tensor, "n n"], far: Float[Tensor, "n n"]) -> Flo
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
-    """Rank correlation; equal values share their mean rank."""
-    if len(x) < 2:
+    """Rank correlation; equal values share their mean rank. NaN has no rank, and all of it is NaN then."""
+    if len(x) < 2 or x.isnan().any() or y.isnan().any():
         return float("nan")
     ranks = [_ranks(v) - (len(v) - 1) / 2 for v in (x.double(), y.double())]
     scale = ranks[0].norm() * ranks[1].norm()

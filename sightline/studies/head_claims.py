@@ -104,8 +104,9 @@ def ranks(similarity: NDArray, distance: NDArray) -> float:
 
 
 def rank_effect(what: str, distance: NDArray, similarity: Part) -> Effect:
-    """Below 0, with an error of at least one swap of neighboring ranks. Heads without a distance have no rank."""
-    known = np.isfinite(distance)
+    """Below 0, with an error of at least one swap of neighboring ranks. Heads without a distance have no rank, nor have
+    those without a CKA, which say the same of every image."""
+    known = np.isfinite(distance) & np.isfinite(similarity[0]).all(1)
     count = int(known.sum())
     if count < SOME:
         return missing(f"{what} ({count} are too few)", side="below")
@@ -125,4 +126,6 @@ def subsets(e: Evidence) -> Iterator[Assessment]:
         groups = rank_effect(f"{what}, subsets of the first block", r.distance, (r.similarity, r.replicates))
         effects = (singles, groups) if len(r.distance) >= SOME else (singles,)
         note = f"{len(r.head_distance)} heads, {len(r.subsets)} subsets, mean over {len(r.columns)} layers of the CNN"
+        silent = int(np.isnan(r.heads).any(1).sum()) if len(r.head_distance) else 0
+        note += f"; {silent} heads say the same of every image and have no CKA" if silent else ""
         yield Assessment(models=(a.id, b.id), effects=effects, note=note, images=r.about.images)

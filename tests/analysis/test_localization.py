@@ -137,3 +137,20 @@ def test_a_token_that_knows_the_middle_knows_no_place():
     one = np.array([[0.1, 0.1, 0.1, 0.1], [0.1, 0.5, 0.4, 0.1], [0.1, 0.3, 0.6, 0.1], [0.1, 0.1, 0.1, 0.1]])
     assert own_minus_other(np.tile(one, (16, 1, 1))) == pytest.approx(0)
     assert own_minus_other(np.eye(16).reshape(16, 4, 4)) == pytest.approx(1)
+
+
+def test_a_patch_that_never_changes_leaves_the_others_their_numbers():
+    """Photographs with a black corner: it has no CKA with anything, and all others have."""
+    model = sl.build("vit-nano4", classes=0, depth=1, patch=8)
+    images = torch.rand(24, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    whole = sl.localization(model, images)
+    images[:, :, :8, :8] = 0
+    found = sl.localization(model, images)
+    assert np.isnan(found.maps[:, 0, 0]).all()
+    assert np.isfinite(found.maps[1:].reshape(15, 16)[:, 1:]).all()
+    own, rest = found.own()[1:], found.maps[1:].reshape(15, 16)[:, 1:]
+    numbers = found.summary()
+    assert numbers["CKA with the own patch, mean"] == pytest.approx(own.mean())
+    assert numbers["CKA with other patches, mean"] == pytest.approx((rest.sum() - own.sum()) / (15 * 14))
+    assert numbers["tokens most like their own patch"] == (rest.argmax(1) == np.arange(15)).mean()
+    assert found.intervals().keys() == whole.intervals().keys()

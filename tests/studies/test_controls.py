@@ -478,6 +478,36 @@ def test_one_photograph_decides_nothing(zeroed, scenes):
     assert {v.state for v in sl.verdicts(results)} == {"undecided"}
 
 
+def test_a_head_that_says_nothing_is_no_most_similar_one():
+    """A head without values has no CKA. It was ranked above all others, and a local one made the claim hold."""
+    r = heads(makers.heads(), similarity=np.array([[3, 1, 4, 2, 5, 2, 4, 3]] * 2).T / 10.0)
+    names = ("similarity", "heads"), ("replicates", "head_replicates")
+    dead = {name: getattr(r, name).copy() for both in names for name in both}
+    for name in names[0]:
+        dead[name][0] = np.nan
+    for name in names[1]:
+        dead[name][:, 0] = np.nan
+    (found,) = judge(BY_NUMBER["C7"], gather([replace(r, **dead)]))
+    alive = {name: v[:, 1:] if name in names[1] else v[1:] for name, v in {n: getattr(r, n) for n in dead}.items()}
+    less = {n: getattr(r, n)[1:] for n in ("distance", "head_distance", "subsets", "places")}
+    (want,) = judge(BY_NUMBER["C7"], gather([replace(r, **alive, **less)]))
+    assert [e.value for e in found.effects] == [e.value for e in want.effects]
+    assert "1 heads say the same" in found.note
+
+
+def test_a_silent_head_of_a_network():
+    model = sl.build("vit-nano4", classes=5, depth=2, patch=8)
+    with torch.no_grad():
+        model.blocks[0].attn.qkv.weight[128:144] = 0  # the values of its first head
+        model.blocks[0].attn.qkv.bias[128:144] = 0
+    images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = sl.analysis.head_subsets(model, sl.build("bit-nano", classes=0), images, size=1)
+    assert np.isnan(found.heads[0]).all()
+    kept = np.isfinite(found.similarity).all(1)
+    want = replace(found, similarity=found.similarity[kept], distance=found.distance[kept]).ranks()
+    np.testing.assert_allclose(found.ranks(), want)
+
+
 def test_units_without_a_skip_are_not_taken_for_others():
     """In a MobileNet some units add nothing: before the addition there are fewer fields than after it."""
     vit = fields(0.6, 0.1, 0.3, 0.3)[:2]

@@ -53,7 +53,8 @@ class HeadSubsets(Result):
         return self._ranks(self.similarity)
 
     def _ranks(self, similarity: NDArray) -> NDArray[np.float64]:
-        known = np.isfinite(self.distance)  # heads whose attention is all on prefix tokens have no distance
+        # heads whose attention is all on prefix tokens have no distance, those that always say the same no CKA
+        known = np.isfinite(self.distance) & np.isfinite(self.similarity).all(1)
         far = torch.from_numpy(self.distance[known])
         return np.array([spearman(torch.from_numpy(c), far) for c in similarity[known].T.astype(np.float64)])
 

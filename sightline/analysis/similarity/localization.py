@@ -63,7 +63,7 @@ class Localization(Result):
 
     def summary(self) -> dict[str, float]:
         """Own-position scores: how often the best patch is the own one, and by how much it stands out (C14)."""
-        if not np.isfinite(self.maps.reshape(len(self.maps), -1)).all(1).any():
+        if not np.isfinite(self.own()).any():
             return {"tokens most like their own patch": float("nan")}
         return {name: statistic(self.maps) for name, statistic in STATISTICS.items()}
 
@@ -76,11 +76,15 @@ class Localization(Result):
 
 
 def _own(maps: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Of each token that has a map: whether its own patch is the best, the CKA with it, and the mean of the others."""
+    """Of each token with a CKA with its own patch: whether that is the best, the CKA, and the mean of the others.
+
+    A patch that is the same in all images (a black border) has no CKA with anything; the other patches have.
+    """
     flat = maps.reshape(len(maps), -1)
-    known = np.isfinite(flat).all(1)
-    own = flat.diagonal()
-    others = (flat.sum(1) - own) / max(flat.shape[1] - 1, 1)
+    own, seen = flat.diagonal(), np.isfinite(flat)
+    known = np.isfinite(own)
+    rest = np.where(seen, flat, 0).sum(1) - np.where(known, own, 0)
+    others = rest / np.maximum(seen.sum(1) - known, 1)
     hit = np.nan_to_num(flat, nan=-np.inf).argmax(1) == np.arange(len(flat))
     return hit[known], own[known], others[known]
 
@@ -93,7 +97,7 @@ def share_of_all_hits(maps: NDArray) -> float:
 def _inner_hits(maps: NDArray) -> float:
     inside = np.zeros(maps.shape[1:], dtype=bool)
     inside[1:-1, 1:-1] = True
-    inner = inside.ravel()[np.isfinite(maps.reshape(len(maps), -1)).all(1)]
+    inner = inside.ravel()[np.isfinite(maps.reshape(len(maps), -1).diagonal())]
     return float(_own(maps)[0][inner].mean()) if inner.any() else float("nan")
 
 
