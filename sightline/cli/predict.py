@@ -15,7 +15,6 @@ import sightline as sl
 from sightline.cli.options import batch_option
 from sightline.cli.shell import show, verb
 from sightline.untrusted import escape_controls, printable
-from sightline.weights.names import ASSUMED
 
 NOTE = "note: the model has no names for its 1,000 classes; those of ImageNet-1k are assumed."
 
@@ -62,6 +61,8 @@ def predict(
     else:
         folder = common_folder(predictions.images)
         show(rows(predictions, folder), False, title=title(predictions, folder))
+    from sightline.weights.names import ASSUMED  # here: `--help` does without
+
     if predictions.named_by == ASSUMED:
         click.echo(NOTE, err=True)
     if predictions.bad:

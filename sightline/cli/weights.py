@@ -13,7 +13,6 @@ import click
 import sightline as sl
 from sightline.cli.predict import NOTE
 from sightline.cli.shell import show, tell, verb
-from sightline.weights.names import ASSUMED
 
 
 @verb
@@ -136,5 +135,7 @@ def export(model: str, to: str, out: str, pixels: bool, as_json: bool) -> None:
         "speed at batch 1, times PyTorch": done.speed,
     }
     show(vars(done) if as_json else facts, as_json, title=f"{model} for {to}")
+    from sightline.weights.names import ASSUMED  # here: `--help` does without
+
     if done.meta["named_by"] == ASSUMED:
         tell(NOTE)
