@@ -2,12 +2,14 @@
 
 import contextlib
 import shutil
+import subprocess
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import sightline as sl
 from sightline.cli import main
@@ -17,6 +19,7 @@ from sightline.studies.definitions.table import STUDIES
 from sightline.studies.engine import slurm
 from sightline.studies.engine.images import open_images
 from sightline.studies.engine.local import Pool, Worker, run_local
+from sightline.studies.engine.networks import initial, trained
 from sightline.studies.engine.results import core_hours, write_results
 from sightline.studies.engine.running import unfinished
 from sightline.studies.engine.slurm import SlurmJob
@@ -209,6 +212,34 @@ def test_a_job_waits_for_what_a_job_of_an_earlier_command_is_doing(done, monkeyp
     assert waits == [slurm.POLL]
 
 
+def test_a_job_with_gpus_trains_and_measures_on_them(done, monkeypatch):
+    submitted = []
+    made = SimpleNamespace(
+        update_parameters=lambda **given: submitted.append(given),
+        map_array=lambda job, groups: submitted.append(job) or [SimpleNamespace(job_id="7_0")],
+    )
+    monkeypatch.setattr(slurm, "submitit", lambda: SimpleNamespace(SlurmExecutor=lambda **given: made))
+    for gpus, device in ((0, "cpu"), (2, "cuda")):
+        assert slurm.submit(done, [train(1e-3, 0)], sl.studies.Cluster(gpus=gpus), jobs=1) == "7"
+        assert submitted[-2].get("gpus_per_node", 0) == gpus
+        assert submitted[-1].device == device
+    elsewhere = replace(done, device="meta")
+    models = [trained(elsewhere, train(1e-3, 0)), initial(elsewhere, train(1e-3, 0), open_images(IMAGES, done.path))]
+    assert all(next(model.parameters()).is_meta for model in models)
+
+
+def test_a_task_whose_process_dies_again_and_again_fails_with_the_reason(tmp_path):
+    store, task, said = Store(tmp_path), train(1e-3, 0), []
+    pool = Pool(store, 1, 1, said.append, deque())
+    for _ in range(3):
+        worker = Worker(SimpleNamespace(join=lambda: None, exitcode=-9), None, task)
+        pool.workers.append(worker)
+        pool.lose(worker)
+    assert store.reason(task) == "its process died 3 times, the last time with exit code -9."
+    assert pool.failed == {task.key}
+    assert len(pool.waiting) == 2  # once after each of the first two deaths
+
+
 @pytest.mark.parametrize("hours", [float("inf"), float("nan"), 0.0])
 def test_a_job_has_some_time_and_not_all_of_it(hours, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: name)
@@ -320,3 +351,20 @@ def test_damaged_results_are_set_aside(results):
     assert len(unfinished(store, with_needs(list(TINY.plan((0,))[0].values())), said.append)) > 3
     assert "tiny.json was damaged" in said[0]
     assert path.with_name("tiny.json.damaged").exists()
+
+
+@pytest.mark.slow
+def test_a_large_run_goes_through_torchrun(tmp_path, monkeypatch):
+    store, started = Store(tmp_path / "out"), []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: started.append(command) or run(command, **how))
+    alone = train(1e-3, 0, steps=2)
+    shared = replace(alone, processes=2)
+    for task in (alone, shared):
+        store.describe(task)
+        assert do(store, task) == "done", store.reason(task)
+    assert store.result(shared) == store.result(alone)
+    assert [c for c in started if "torch.distributed.run" in c and "--nproc-per-node=2" in c]
+    ours, theirs = (trained(store, task).state_dict() for task in (alone, shared))
+    for name, weights in ours.items():
+        assert torch.allclose(weights, theirs[name], atol=1e-4), name  # 2e-5 between one process and two

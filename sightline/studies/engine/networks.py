@@ -16,11 +16,12 @@ def initial(store: Store, training: Training, data: Dataset) -> Model:
     """The model before its first step."""
     changes, size = dict(training.changes), training.images.size
     if training.start is None:
-        return build(training.model, classes=len(data.classes), size=size, seed=training.seed, **changes)
+        model = build(training.model, classes=len(data.classes), size=size, seed=training.seed, **changes)
+        return model.to(store.device)
     folder = store.folder(training.start) / "train"
     same = training.start.images.name == training.images.name  # then the head knows these classes
     with _how_to_repair(store, training.start):
-        return load(folder, classes=None if same else list(data.classes), size=size, **changes)
+        return load(folder, classes=None if same else list(data.classes), size=size, **changes).to(store.device)
 
 
 def trained(store: Store, training: Training) -> Model:
@@ -28,7 +29,7 @@ def trained(store: Store, training: Training) -> Model:
     if training.recipe is None:
         return initial(store, training, open_images(training.images, store.path))
     with _how_to_repair(store, training):
-        return load(store.folder(training) / "train")
+        return load(store.folder(training) / "train").to(store.device)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Cluster:
     partition: str | None = None
     hours: float = 4.0  # limit of one job; what is not done by then goes back into the queue and resumes
     cpus: int = 1
-    gpus: int = 0  # per job
+    gpus: int = 0  # per job; without any, models are trained on the CPU
     group: int = 4  # tasks that one job does, one after another
     requeues: int = 50  # of one job, after time-outs and preemptions
 
@@ -69,8 +69,8 @@ class SlurmJob:
     """What one job does: tasks by their folders. After a time-out or preemption submitit puts it back into the queue,
     where it does what is not done yet; a training resumes from its last checkpoint."""
 
-    def __init__(self, store: str, threads: int):
-        self.store, self.threads = store, threads
+    def __init__(self, store: str, threads: int, device: str = "cpu"):
+        self.store, self.threads, self.device = store, threads, device
 
     def __call__(self, folders: list[str]) -> list[str]:
         import torch  # here: what submits the job may do without
@@ -80,9 +80,9 @@ class SlurmJob:
         torch.set_num_threads(self.threads)
         return [self.wait_and_do(do_in, folder) for folder in folders]
 
-    def wait_and_do(self, do_in: Callable[[str, str], str], folder: str) -> str:
+    def wait_and_do(self, do_in: Callable[[str, str, str], str], folder: str) -> str:
         """The outcome of a task, also if a job of an earlier command is at it: what waits for this job needs it."""
-        while (outcome := do_in(self.store, folder)) == "busy":
+        while (outcome := do_in(self.store, folder, self.device)) == "busy":
             time.sleep(POLL)
         return outcome
 
@@ -167,8 +167,9 @@ def submit(store: Store, tasks: Sequence[Task], cluster: Cluster, *, jobs: int, 
         [str(folder / store.folder(t).relative_to(store.path)) for t in tasks[i : i + cluster.group]]
         for i in range(0, len(tasks), cluster.group)
     ]
+    job = SlurmJob(str(folder), cluster.cpus, "cuda" if cluster.gpus else "cpu")
     try:
-        found = executor.map_array(SlurmJob(str(folder), cluster.cpus), groups)
+        found = executor.map_array(job, groups)
     except Exception as error:  # submitit has types of its own for what sbatch refuses
         said = re.sub(r"\s+", " ", str(error).strip())[-200:]
         raise ValueError(f"Slurm refused the jobs: {said}") from error

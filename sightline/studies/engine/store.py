@@ -25,6 +25,7 @@ class Store:
     (result.json, or failed.json with the reason) and what it cost (spent.json); shared images in `images`."""
 
     path: Path
+    device: str = "cpu"  # where models are trained and measured
 
     def check(self) -> None:
         """Refuse a folder of another version, or of something else."""

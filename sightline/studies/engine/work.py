@@ -53,11 +53,11 @@ def do(store: Store, task: Task) -> Outcome:
         return "busy"
 
 
-def do_in(store: str, folder: str) -> Outcome:
+def do_in(store: str, folder: str, device: str = "cpu") -> Outcome:
     """The task of a folder in a store: what a worker is told, here or on another machine. It does nothing else, so it
     keeps the memory that it frees, a fifth of a step of a small BiT; the numbers stay the same."""
     keep_freed_memory()
-    return do(Store(Path(store)), task_in(Path(folder)))
+    return do(Store(Path(store), device), task_in(Path(folder)))
 
 
 @contextlib.contextmanager
@@ -123,7 +123,7 @@ def train_on_many(store: Store, training: Training) -> dict[str, Any]:
     folder = store.folder(training)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={training.processes}", "-m", "--", "sightline.studies.engine.shared"]
-    done = subprocess.run([*command, str(store.path), str(folder)], capture_output=True, text=True)
+    done = subprocess.run([*command, str(store.path), str(folder), store.device], capture_output=True, text=True)
     if done.returncode:
         raise ValueError(f"torchrun ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
     model = load(folder / "train")
