@@ -46,6 +46,8 @@ def list_(as_json: bool) -> None:
         }
         for d in sl.data.list_datasets()
     ]
+    if not as_json:  # so that "about" has room in 80 columns
+        rows = [{k: v for k, v in row.items() if k != "splits"} for row in rows]
     show(rows, as_json, title=f"Named datasets are kept in {sl.data.data_folder()}")
 
 
@@ -116,8 +118,11 @@ def print_findings(report: sl.data.CheckReport) -> None:
     for kind, n in count.items():
         if n > SHOWN_FINDINGS:
             rows.append({"finding": kind, "where": f"... {n - SHOWN_FINDINGS} more", "what": "see --json"})
-    title = f"{report.name}: {report.images:,} images, {len(report.findings):,} findings"
-    show(rows or [{"finding": "none", "where": report.name, "what": ""}], False, title=title)
+    size = f"{report.name}: {report.images:,} images"
+    if rows:
+        show(rows, False, title=f"{size}, {len(report.findings):,} findings")
+    else:
+        tell(f"{size}, no findings", err=False)
     if report.sheet:
         tell(f"contact sheet: {report.sheet}", err=False)
 

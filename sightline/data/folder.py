@@ -102,7 +102,8 @@ def _split_folder(root: Path, split: str | None, home: str | None, skipped: list
     if split is None:
         if is_split and len(splits) > 1:
             raise ValueError(
-                f"{printable(root)} has the splits {', '.join(splits)}: give one, for example split={splits[0]!r}."
+                f"{printable(root)} has the splits {', '.join(splits)}: give one, for example --split {splits[0]} "
+                f"(in Python split={splits[0]!r})."
             )
         return root / splits[0] if is_split else root
     aliases = {

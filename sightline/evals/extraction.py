@@ -310,5 +310,6 @@ def each_batch(
     with evaluation_mode(model):
         device, dtype = place(model)
         batches = dataset.batches(model.image, batch=batch, workers=workers, device=device)
-        outputs = [call(images.to(dtype)).float().cpu() for images, _ in progress(cast(Any, batches), dataset.name)]
+        steps = progress(cast(Any, batches), f"batches of {dataset.name}")
+        outputs = [call(images.to(dtype)).float().cpu() for images, _ in steps]
     return torch.cat(outputs)

@@ -35,7 +35,20 @@ def test_list(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("SIGHTLINE_DATA", str(tmp_path))
     rows = json.loads(run(capsys, "data", "list", "--json").out)
     assert {"cifar10", "imagenet-real", "dsprites", "scenes/objects"} <= {r["name"] for r in rows}
-    assert "cifar10" in run(capsys, "data", "list").out
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(capsys, "data", "list").out
+    assert "cifar10" in out
+    assert len(out.splitlines()) <= 3.5 * len(rows)  # "about" has room: three lines or so, not six
+
+
+def test_a_folder_without_findings_is_one_line(folder, capsys):
+    words = ("data", "check", str(folder / "train"))
+    assert json.loads(run(capsys, *words, "--json").out)["findings"] == []
+    assert run(capsys, *words).out.splitlines()[-1].endswith("6 images, no findings")
+
+
+def test_two_splits_say_what_to_type(folder, capsys):
+    assert "--split test" in run(capsys, "data", "info", str(folder), code=2).err
 
 
 def test_info(capsys, folder):
