@@ -123,7 +123,7 @@ def is_up() -> bool:
 
 @pytest.mark.usefixtures("slurm")
 def test_a_cluster_gives_the_same_bytes_also_if_jobs_are_lost(whole, tmp_path):
-    """And a partition that does not exist is refused before anything is written: one test, since Slurm starts slowly."""
+    """And a partition that does not exist is refused before anything is written; one test, as Slurm starts slowly."""
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="There is no partition 'nowhere'; Slurm knows"):
         sl.studies.run_studies(["data"], out=out, on=sl.studies.Cluster(partition="nowhere"))
