@@ -123,7 +123,11 @@ def is_up() -> bool:
 
 @pytest.mark.usefixtures("slurm")
 def test_a_cluster_gives_the_same_bytes_also_if_jobs_are_lost(whole, tmp_path):
+    """And a partition that does not exist is refused before anything is written; one test, as Slurm starts slowly."""
     out = tmp_path / "out"
+    with pytest.raises(ValueError, match="There is no partition 'nowhere'; Slurm knows"):
+        sl.studies.run_studies(["data"], out=out, on=sl.studies.Cluster(partition="nowhere"))
+    assert not out.exists()
     process = start(out, "slurm")
     wait_for(out, 2, process)
     kill([process.pid])
@@ -134,10 +138,3 @@ def test_a_cluster_gives_the_same_bytes_also_if_jobs_are_lost(whole, tmp_path):
     subprocess.run(["scancel", *arrays], check=True, capture_output=True)
     finish_on_slurm(out)
     assert outcome(out) == whole
-
-
-@pytest.mark.usefixtures("slurm")
-def test_a_partition_that_does_not_exist_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ValueError, match="There is no partition 'nowhere'; Slurm knows"):
-        sl.studies.run_studies(["data"], out=tmp_path / "out", on=sl.studies.Cluster(partition="nowhere"))
-    assert not (tmp_path / "out").exists()

@@ -4,6 +4,7 @@ import sys
 
 import sightline as sl
 from sightline.studies.definitions.table import STUDIES
+from sightline.studies.engine import slurm
 from sightline.studies.engine.study import Decides, Question, Study
 
 IMAGES = sl.studies.Images(name="scenes/shape", num=64, size=16)
@@ -52,5 +53,6 @@ TINY = Study(
 
 if __name__ == "__main__":
     STUDIES["tiny"] = TINY
+    slurm.POLL = 0.2  # seconds: its jobs take two
     place = sl.studies.Cluster(group=3, hours=0.2) if sys.argv[2] == "slurm" else "local"
     sl.studies.run_studies(["tiny"], out=sys.argv[1], on=place)
