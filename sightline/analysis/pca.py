@@ -24,7 +24,7 @@ SIDE = 16  # cells along an axis that are kept of a larger map
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePCA(Result):
-    """Features of every cell after each block, as bytes of their first principal components; the first three are a
+    """Features of every cell after each block, as bytes of their first principal components; the first three are an
     image, and the cosine of two cells says how alike the network finds them.
 
     >>> import numpy as np
@@ -57,6 +57,11 @@ class FeaturePCA(Result):
 
     def intervals(self) -> dict[str, Ends]:
         return known_ends({name: of_mean(values, least=-1.0, most=1.0) for name, values in self._cosines().items()})
+
+    def change(self) -> Ends:
+        """Interval of last minus first layer: how much more alike the cells of an image become, image by image."""
+        cosines = list(self._cosines().values())
+        return of_mean(cosines[-1] - cosines[0], least=-2.0, most=2.0)
 
     def _cosines(self) -> dict[str, NDArray[np.float64]]:
         """For each image the mean cosine of two of its cells, at the first and the last layer."""

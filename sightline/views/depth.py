@@ -72,13 +72,14 @@ def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
 
 def feature_pca_sentence(r: FeaturePCA) -> str:
     ends, numbers = r.intervals(), r.summary()
-    first, last = numbers.values()
-    way, least = "more" if last > first else "less", percent(float(r.explained.min()))
-    before, after = (said(value, ends.get(name), inside=True) for name, value in numbers.items())
-    return (
-        f"Cells of the same image are {way} similar after the last block (mean cosine {after}) than after the "
-        f"first ({before}). The components shown explain at least {least} of the variance."
-    )
+    each = [said(value, ends.get(name), inside=True) for name, value in numbers.items()]
+    low, high = r.change()
+    way = "more similar" if low > 0 else "less similar" if high < 0 else "not shown to be more or less similar"
+    shown = f"The components shown explain at least {percent(float(r.explained.min()))} of the variance."
+    if len(each) == 1:
+        return f"Cells of the same image have a mean cosine of {each[0]} after the only block. {shown}"
+    ends_said = f"after the last block (mean cosine {each[-1]}) than after the first ({each[0]})"
+    return f"Cells of the same image are {way} {ends_said}. {shown}"
 
 
 def feature_pca_payload(r: FeaturePCA, room: int) -> Payload:

@@ -101,9 +101,20 @@ def slurm():
         started = None if is_up() else start_slurm()
         if not is_up():
             pytest.skip("no Slurm runs here: start one, or name a script that does in SIGHTLINE_SLURM_START")
+        if started is not None:
+            empty_queue()  # of what an earlier, interrupted test left
         yield
         if started is not None:
+            empty_queue()  # a job whose daemons are stopped would hold the node for ever
             subprocess.run([started.with_name("stop")], check=False, capture_output=True)
+
+
+def empty_queue() -> None:
+    subprocess.run(["scancel", "--me"], check=False, capture_output=True)
+    limit = time.monotonic() + 30
+    while subprocess.run(["squeue", "--me", "--noheader"], check=False, capture_output=True).stdout:
+        assert time.monotonic() < limit
+        time.sleep(0.2)
 
 
 def start_slurm() -> Path | None:

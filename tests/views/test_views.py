@@ -163,3 +163,29 @@ def test_heads_have_intervals():
     low, high = (percent(split.share[0, block, head] + d) for d in (-half, half))
     assert f"({low} to {high})." in sentence(replace(split, replicates=left))
     assert "to" not in sentence(split).rsplit(":", 1)[1]
+
+
+def spread_cells(*spreads):
+    """Features of four images; the larger its spread, the less alike the cells of a layer are."""
+    rng = np.random.default_rng(0)
+    scales = np.array(spreads, dtype=float)[None, :, None, None]
+    features = np.array([100.0, 0, 0]) + scales * rng.uniform(-1, 1, (4, len(spreads), 16, 3))
+    features = np.clip(features, -127, 127).astype(np.int8)
+    return sl.analysis.FeaturePCA(
+        title="", caption="", images=np.zeros((4, 8, 8, 3), np.uint8), features=features,
+        layers=tuple("abc"[: len(spreads)]), grids=((4, 4),) * len(spreads), explained=np.ones(len(spreads)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spreads", "said"),
+    [
+        ((127, 10), "are more similar after"),
+        ((10, 127), "are less similar after"),
+        ((60, 60), "are not shown to be more or less similar after"),
+        ((60,), "after the only block"),
+    ],
+)
+def test_cells_become_alike_only_if_the_images_say_so(spreads, said):
+    r = spread_cells(*spreads)
+    assert said in view_of(r).sentence(r)
