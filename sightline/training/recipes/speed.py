@@ -17,7 +17,9 @@ def speed_vit(data: str = "cifar10", *, epochs: float = 60) -> Recipe:
     Muon (0.9) for the matrices of the blocks and AdamW for the rest, both at 5e-3, in bfloat16, batch 128, weight
     decay 0.05, warm-up of a twentieth, linear decay, label smoothing 0.1, clip 1; images of 16, then 24, then 32 px,
     shifted by up to an eighth, flipped in every other epoch where that keeps the label. Chosen by tries of half an
-    epoch, not yet measured to its end: docs/log.md. Without bfloat16 instructions: --set precision=float32.
+    epoch. Measured on CIFAR-10, one seed: vit-nano4 with pool=gap and --set epochs=30 reaches 81.8 % of the test images
+    in about 17 minutes of a core; five seeds of vit-micro4 are to come. Without bfloat16 instructions: --set
+    precision=float32.
 
     >>> r = sl.recipes.speed_vit()
     >>> r.optimizer, r.augment.flip, r.sizes[-1]
