@@ -18,7 +18,7 @@ def speed_vit(data: str = "cifar10", *, epochs: float = 60) -> Recipe:
     decay 0.05, warm-up of a twentieth, linear decay, label smoothing 0.1, clip 1; images of 16, then 24, then 32 px,
     shifted by up to an eighth, flipped in every other epoch where that keeps the label. Chosen by tries of half an
     epoch. Measured on CIFAR-10, one seed: vit-nano4 with pool=gap and --set epochs=30 reaches 81.8 % of the test images
-    in about 17 minutes of a core; five seeds of vit-micro4 are to come. Without bfloat16 instructions: --set
+    in about 19 minutes of a core; five seeds of vit-micro4 are to come. Without bfloat16 instructions: --set
     precision=float32.
 
     >>> r = sl.recipes.speed_vit()
