@@ -54,5 +54,5 @@ TINY = Study(
 if __name__ == "__main__":
     STUDIES["tiny"] = TINY
     slurm.POLL = 0.2  # seconds: its jobs take two
-    place = sl.studies.Cluster(group=3, hours=0.2) if sys.argv[2] == "slurm" else "local"
+    place = sl.studies.Cluster(group=6, hours=0.2) if sys.argv[2] == "slurm" else "local"
     sl.studies.run_studies(["tiny"], out=sys.argv[1], on=place)
