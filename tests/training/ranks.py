@@ -66,7 +66,7 @@ def die(_):
 def run_all(root: Path):
     for way in WAYS:
         for each in MODELS:
-            train(each, way, root / f"{way}-{each}-{WORLD}", micro=4 if way == "fsdp" else None)
+            train(each, way, root / f"{way}-{each}-{WORLD}", micro=8 if way == "fsdp" else None)
         with contextlib.suppress(sl.training.Stopped):
             train("vit", way, root / f"{way}-cut-{WORLD}", evals=((2, stop),))
 
@@ -81,7 +81,7 @@ def run_resume(root: Path):
 
 def run_patience(root: Path):
     for way in WAYS:
-        train("vit", way, root / f"{way}-patience-{WORLD}", steps=20, lr=1e-12, ema=None, patience=2)
+        train("vit", way, root / f"{way}-patience-{WORLD}", steps=20, lr=1e-12, ema=None, patience=1)
 
 
 def run_again(root: Path):

@@ -1,11 +1,12 @@
 """LeJEPA (Balestriero & LeCun 2025): one embedding for all views of an image, Gaussian embeddings for all images."""
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 
 from sightline.data.draws import Draws, generator
 from sightline.models.construct import Model
@@ -131,9 +132,23 @@ def sigreg(
     means = torch.stack([angles.cos().mean(1), angles.sin().mean(1)])  # the empirical characteristic function
     count = embeddings.shape[1]
     if dist.is_initialized() and (size := dist.get_world_size()) > 1:
-        means, count = all_reduce(means) / size, count * size
+        means, count = _SumOverProcesses.apply(means) / size, count * size
     distance = (means[0] - normal).square() + means[1].square()
     return count * (distance @ weights).mean()
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum of what all processes hold; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _SumOverProcesses.forward(ctx, grad)
 
 
 def _width(model: Model) -> int:
