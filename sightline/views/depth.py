@@ -36,6 +36,7 @@ from sightline.views.view import (
     Show,
     View,
     captions,
+    in_front,
     one_digit,
     pair,
     percent,
@@ -90,7 +91,7 @@ def feature_pca_payload(r: FeaturePCA, room: int) -> Payload:
         "shape": r.features.shape,
         "data": compress(r.features.tobytes()),
         "grids": r.grids,
-        "names": r.layers,
+        "names": [in_front(name) for name in r.layers],
     }
 
 

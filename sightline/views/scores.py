@@ -25,6 +25,7 @@ from sightline.views.view import (
     Payload,
     View,
     accuracy_headline,
+    counted,
     one_digit,
     percent,
     points,
@@ -145,7 +146,7 @@ def probes_sentence(r: ProbeAccuracy) -> str:
     best = int(np.nanargmax(r.mean))
     top = said(float(r.mean[best]), r.interval(best), points, inside=True)
     last = said(float(r.mean[-1]), r.interval(-1), points)
-    return f"The best layer is {r.layers[best]} ({top}); the last reaches {last}."
+    return f"The best layer is {counted(r.layers[best])} ({top}); the last reaches {last}."
 
 
 PROBES = View(

@@ -35,6 +35,7 @@ from sightline.views.view import (
     Show,
     View,
     counted,
+    in_front,
     model_names,
     pair,
     percent,
@@ -82,14 +83,15 @@ def _printed_sentence(r: CKA) -> str:
         halves = said(numbers["lower half to upper half"], known.get("lower half to upper half"))
         return (
             f"Layers of the lower and the upper half have a mean CKA of {halves}, all pairs one of {mean}; "
-            f"{r.rows[i]} and {r.columns[j]} are the least similar ({cell(i, j)})."
+            f"{counted(r.rows[i])} and {counted(r.columns[j])} are the least similar ({cell(i, j)})."
         )
     best = np.nan_to_num(s, nan=-np.inf).argmax(1)
     top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
     last = said(best_of_last(s), known.get("best match, top row"))
     return (
-        f"{r.rows[top]} and {r.columns[best[top]]} are the most similar (CKA {cell(top, int(best[top]))}); the mean of "
-        f"all pairs is {mean}, and the best match of the first model's last layer is {last}."
+        f"{in_front(r.rows[top])} and {counted(r.columns[best[top]])} are the most similar "
+        f"(CKA {cell(top, int(best[top]))}); the mean of all pairs is {mean}, and the best match of the first model's "
+        f"last layer is {last}."
     )
 
 
@@ -323,9 +325,10 @@ def localization_sentence(r: Localization) -> str:
         return said(s.get(name, math.nan), ends.get(name), show)
 
     return (
-        f"{one('tokens most like their own patch', percent)} of the tokens of {r.layer} are most similar to their own "
-        f"input patch (chance {percent(1 / len(r.maps))}); the mean CKA is {one('CKA with the own patch, mean')} with "
-        f"their own patch and {one('CKA with other patches, mean')} with the others."
+        f"{one('tokens most like their own patch', percent)} of the tokens of {counted(r.layer)} are most similar to "
+        f"their own input patch (chance {percent(1 / len(r.maps))}); the mean CKA is "
+        f"{one('CKA with the own patch, mean')} with their own patch and "
+        f"{one('CKA with other patches, mean')} with the others."
     )
 
 

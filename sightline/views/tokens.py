@@ -28,7 +28,20 @@ from sightline.views.style import (
     panels,
     spread_out,
 )
-from sightline.views.view import Paper, Payload, Show, View, captions, counted, one_digit, pair, percent, said, whole
+from sightline.views.view import (
+    Paper,
+    Payload,
+    Show,
+    View,
+    captions,
+    counted,
+    in_front,
+    one_digit,
+    pair,
+    percent,
+    said,
+    whole,
+)
 
 FILMED = 8  # images of a film on the page
 MAPS = 7  # maps in a row of a figure
@@ -53,8 +66,8 @@ def outside_legend(ax: Any) -> None:
 
 def place_title(place: str) -> str:
     """A place as the title of a map: "block 3", or of a CNN's "layer4.2" "unit 3"."""
-    last = counted(place).split(".")[-1]
-    return f"unit {int(last) + 1}" if last.isdigit() else last
+    last = place.split(".")[-1]
+    return f"unit {int(last) + 1}" if last.isdigit() else counted(place).split(".")[-1]
 
 
 def counted_ticks(count: int, most: int) -> tuple[list[int], list[str]]:
@@ -154,9 +167,7 @@ def outliers_payload(r: OutlierTokens, room: int) -> Payload:
 
 def named(places: Sequence[str]) -> tuple[str, ...]:
     """The places as the film calls them."""
-    return tuple(
-        "The input" if p == "input" else counted(p).capitalize() if p.startswith("block ") else p for p in places
-    )
+    return tuple("The input" if p == "input" else in_front(p) for p in places)
 
 
 OUTLIERS = View(

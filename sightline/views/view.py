@@ -28,15 +28,83 @@ _PROBABILITY = re.compile(r" ([\d.]+ %)$")
 
 
 def counted(name: str) -> str:
-    """A block or head as people count: functions count from 0, pages and figures from 1; module paths stay."""
-    return re.sub(r"^(block|skip) (\d+)$", lambda m: f"{m[1]} {int(m[2]) + 1}", _HEAD.sub(_count_head, name))
+    """A block, head or layer as people name and count it: functions count from 0, pages and figures from 1.
+
+    Paths of known form become words; any other path stays.
+
+    >>> [counted(name) for name in ("block 0", "head 0.1", "blocks.11.attn_sum", "stages.2.units.0.sum", "fc1.0")]
+    ['block 1', 'head 2 of block 1', 'block 12 after attention', 'unit 1 of stage 3', 'fc1.0']
+    """
+    for form, words in _FORMS:
+        if found := form.fullmatch(name):
+            return words(found)
+    return name
 
 
-_HEAD = re.compile(r"^head (\d+)\.(\d+)$")
+def in_front(name: str) -> str:
+    """The same at the beginning of a sentence or as a label; a path of unknown form stays."""
+    words = counted(name)
+    return name if words == name else words[0].upper() + words[1:]
 
 
-def _count_head(found: re.Match[str]) -> str:
-    return f"head {int(found[2]) + 1} of block {int(found[1]) + 1}"
+def _next(text: str) -> int:
+    return int(text) + 1
+
+
+# what a module within a block or a unit is called, {} being that block or unit
+_INSIDE = {
+    "": "the output of {}",
+    ".mlp_sum": "the output of {}",
+    ".attn_sum": "{} after attention",
+    ".mix_sum": "{} after token mixing",
+    ".attn_branch": "the attention branch of {}",
+    ".mix_branch": "the token-mixing branch of {}",
+    ".mlp_branch": "the MLP branch of {}",
+    ".mlp.hidden": "the MLP's hidden layer in {}",
+    ".mix.hidden": "the token-mixing MLP's hidden layer in {}",
+    ".attn.q": "the queries of {}",
+    ".attn.k": "the keys of {}",
+    ".attn.v": "the values of {}",
+    ".attn.probs": "the attention of {}",
+    ".attn.per_head": "the heads of {}",
+    ".branch": "the branch of {}",
+    ".sum": "{}",
+}
+
+
+def _inside(place: str, rest: str) -> str:
+    if found := re.fullmatch(r"\.(norm|bn|conv)(\d)", rest):
+        return f"{'convolution' if found[1] == 'conv' else 'norm'} {found[2]} of {place}"
+    return _INSIDE[rest].format(place)
+
+
+# what a model has once
+_ONCE = {
+    "encoder_input": "the encoder's input",
+    "embed": "the patch embedding",
+    "root": "the root",
+    "root_norm": "the norm of the root",
+    "second_norm": "the norm of the second convolution",
+    "norm": "the final norm",
+    "pooled": "the pooled features",
+    "head": "the class scores",
+}
+
+_REST = r"((?:\.(?:norm|bn|conv)\d|" + "|".join(re.escape(end) for end in _INSIDE if end) + r")?)"
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"(block|skip) (\d+)"), lambda m: f"{m[1]} {_next(m[2])}"),
+    (re.compile(r"head (\d+)\.(\d+)"), lambda m: f"head {_next(m[2])} of block {_next(m[1])}"),
+    (re.compile(r"(?:inner\.|backbone\.)*(" + "|".join(_ONCE) + ")"), lambda m: _ONCE[m[1]]),
+    (re.compile(r"(?:inner\.)?blocks\.(\d+)" + _REST), lambda m: _inside(f"block {_next(m[1])}", m[2])),
+    (
+        re.compile(r"(?:inner\.|backbone\.)*stages\.(\d+)\.(unit|block)s\.(\d+)" + _REST),
+        lambda m: _inside(f"{m[2]} {_next(m[3])} of stage {_next(m[1])}", m[4]),
+    ),
+    (  # torchvision and timm count the stages of a ResNet from 1
+        re.compile(r"(?:inner\.)?layer(\d)\.(\d+)" + _REST),
+        lambda m: _inside(f"unit {_next(m[2])} of stage {m[1]}", m[3]).removeprefix("the output of "),
+    ),
+)
 
 
 def pair(r: Result) -> str:

@@ -10,7 +10,7 @@ from sightline.spec import About, ModelId
 from sightline.views import table
 from sightline.views.similarity import layer_marks
 from sightline.views.table import VIEWS, view_of
-from sightline.views.view import Paper, View, percent
+from sightline.views.view import Paper, View, counted, in_front, percent
 from tests.views import makers
 
 EVERY = makers.every()
@@ -189,3 +189,26 @@ def spread_cells(*spreads):
 def test_cells_become_alike_only_if_the_images_say_so(spreads, said):
     r = spread_cells(*spreads)
     assert said in view_of(r).sentence(r)
+
+
+@pytest.mark.parametrize("name", ["vit-nano4", "bit-nano", "r8-vit-nano4", "conv-vit-nano4", "mixer-nano4"])
+def test_every_layer_of_our_families_has_words_of_its_own(name):
+    paths = [part.path for part in sl.anatomy(sl.build(name, classes=2))]
+    words = [counted(path) for path in paths]
+    assert not [w for w in words if "." in w or "_" in w]
+    assert len(set(words)) == len(paths)
+    assert all(in_front(path)[0].isupper() for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("layer3.0", "unit 1 of stage 3"),  # torchvision and timm
+        ("layer3.0.conv2", "convolution 2 of unit 1 of stage 3"),
+        ("vit.encoder.layer.3", "vit.encoder.layer.3"),
+        ("blocks.3.ls1", "blocks.3.ls1"),
+    ],
+)
+def test_paths_of_other_libraries_become_words_where_they_are_known(path, words):
+    assert counted(path) == words
+    assert in_front(path) == (words if words == path else words[0].upper() + words[1:])
