@@ -129,14 +129,20 @@ def compare(
     return _all(inspection((a, b), data, n=n, seed=seed, names=names), comparison(), Path(out), only)
 
 
-def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: str | Sequence[str]) -> list[Outcome]:
-    asked = (only,) if isinstance(only, str) else tuple(only)
-    unknown = [name for name in asked if name not in catalog and name != "quick"]
+def _choose_names(catalog: dict[str, Analysis], asked: Sequence[str]) -> list[str]:
+    """The analyses that were asked for; "residual" is that of both models where there are residual-a and residual-b."""
+    bases = {base_name(n) for n in catalog}
+    unknown = [name for name in asked if name not in catalog and name not in bases and name != "quick"]
     if unknown:
         known = ", ".join((*catalog, "quick"))
         raise ValueError(f"There is no analysis {', '.join(map(repr, unknown))}; there is {known}.")
-    quick = "quick" in asked
-    names = [n for n in catalog if not asked or n in asked or (quick and base_name(n) in QUICK)]
+    both = {name for name in asked if name not in catalog}
+    quick = QUICK if "quick" in asked else ()
+    return [n for n in catalog if not asked or n in asked or base_name(n) in both or base_name(n) in quick]
+
+
+def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: str | Sequence[str]) -> list[Outcome]:
+    names = _choose_names(catalog, (only,) if isinstance(only, str) else tuple(only))
     with exclusive(out), known_fingerprint(t.data) as images, sharing():
         key = question(t, images)
         rows = [

@@ -206,3 +206,10 @@ def test_quick_is_a_part_and_says_how_far_it_is(vit, data, tmp_path, capsys, mon
     large = sl.dataset("scenes/shape", split="test", num=24, size=224)
     assert any(np.abs(shown.images[0].astype(int) - large.image(i)).max() <= 2 for i in range(24))
     assert shown.how["predictions"][0].endswith(" %")
+
+
+def test_a_name_without_a_letter_is_of_both_models(tmp_path):
+    models = [sl.build(name, classes=2) for name in ("vit-nano4", "bit-nano")]
+    data = sl.dataset("scenes/shape", num=8, size=32)
+    rows = sl.compare(*models, data, tmp_path, only=["residual", "cka-pooled"])
+    assert {row.name for row in rows} == {"residual-a", "residual-b", "cka-pooled"}
