@@ -215,7 +215,7 @@ def test_two_models_move_together(open_):
     opened = open_()
     opened.slide("feature-pca-a", "Depth", 2)
     assert "block 3" in opened.told("feature-pca-a", 0)
-    assert "blocks.2" in opened.told("feature-pca-a", 1)
+    assert "block 3" in opened.told("feature-pca-a", 1)
     before = [opened.pixels("feature-pca-a", i) for i in range(6)]
     opened.point("feature-pca-a", 0.1, 0.9)
     after = [opened.pixels("feature-pca-a", i) for i in range(6)]
