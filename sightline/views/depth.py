@@ -36,6 +36,7 @@ from sightline.views.view import (
     Show,
     View,
     captions,
+    counted,
     in_front,
     one_digit,
     pair,
@@ -235,7 +236,7 @@ def residual_sentence(r: ResidualRatios) -> str:
     most = said(float(r.ratio[i]), over_groups(lambda x: float(x[i]), r.part(0), least=0.0), one_digit)
     text = (
         f"What a skip connection carries has {ratio} times the norm of what its branch adds (median of all additions); "
-        f"at {r.names[i]}, where it is most, {most} times"
+        f"at {counted(r.names[i])}, where it is most, {most} times"
     )
     if not r.has_class_token:
         return text + "."
