@@ -2,10 +2,14 @@
 
 import difflib
 import importlib
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 from torch import nn
 
@@ -90,11 +94,42 @@ def _import(module: str) -> ModuleType:
 
 def _load(library: str, name: str, load: Callable[[], Any]) -> Any:
     """Load through the library; if it fails, one sentence in place of its traceback."""
+    with _without_retries() as unreachable:
+        try:
+            return load()
+        except (OSError, RuntimeError, ValueError) as error:  # each library has its own way to say that it is offline
+            said = f"{unreachable} cannot be reached" if unreachable else str(error)
+            reason = " ".join(said.split()).rstrip(".")[:200]
+            raise AdoptionError(FAILED.format(name, library, reason, library)) from error
+
+
+@contextmanager
+def _without_retries() -> Iterator[str]:
+    """Where the name of the hub's server is not known, its library looks into its cache only, in place of half a minute
+    of attempts; gives the name of that server, else nothing."""
     try:
-        return load()
-    except (OSError, RuntimeError, ValueError) as error:  # each library has its own way to say that it is offline
-        reason = " ".join(str(error).split()).rstrip(".")[:200]
-        raise AdoptionError(FAILED.format(name, library, reason, library)) from error
+        from huggingface_hub import constants
+    except ImportError:
+        yield ""
+        return
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    before = constants.HF_HUB_OFFLINE
+    unreachable = not before and not _known(host)
+    constants.HF_HUB_OFFLINE = before or unreachable
+    try:
+        yield host if unreachable else ""
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _known(host: str) -> bool:
+    """Whether this machine, or a proxy for it, knows the address of a server."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    try:
+        return bool(socket.getaddrinfo(host, 443))
+    except OSError:
+        return False
 
 
 def _unknown(library: str, name: str, names: list[str]) -> AdoptionError:

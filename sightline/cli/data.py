@@ -9,14 +9,14 @@ from dataclasses import asdict
 import click
 
 import sightline as sl
-from sightline.cli.shell import help_without_verb, show, tell, verb_of
+from sightline.cli.shell import Group, help_without_verb, show, tell, verb_of
 
 SHOWN_CLASSES = 12
 SHOWN_FINDINGS = 20  # findings of each kind in the table; --json has all of them
 split_option = click.option("--split", default=None, help="Which split, if there are several.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def data(context: click.Context) -> None:
     """List, fetch, describe, check and shard datasets.

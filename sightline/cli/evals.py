@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ def save_result(result: sl.Result, path: str | None) -> None:
     """Save a result to the file given by --save."""
     if path:
         result.save(path)
+
+
+def with_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for a table: without the column of intervals where there are none, because all was measured once."""
+    measured = [not math.isnan(row["± 95 %"]) for row in rows]
+    left_out = () if any(measured) else ("± 95 %",)
+    return [
+        {name: value if known or name != "± 95 %" else None for name, value in row.items() if name not in left_out}
+        for row, known in zip(rows, measured)
+    ]
 
 
 @verb
@@ -87,7 +98,7 @@ def fewshot(
         numbers = {"rows": rows, "by seed": result.accuracy, "per class": per_class, "published": known}
         show({"caption": result.caption, **numbers}, True)
         return
-    show(rows, False, title=result.caption)
+    show(with_intervals(rows), False, title=result.caption)
     if known:
         show(known, False, title="published")
 
@@ -296,7 +307,7 @@ def probe(
         {"layer": name, "accuracy": float(a), "± 95 %": float(h)}
         for name, a, h in zip(result.layers, result.mean, result.half_width)
     ]
-    show(rows, as_json, title=result.caption)
+    show(rows if as_json else with_intervals(rows), as_json, title=result.caption)
 
 
 @verb
@@ -345,7 +356,7 @@ def episodes(
     if as_json:
         show({"rows": rows, "cosine within": result.within, "cosine between": result.between}, True)
         return
-    show(rows, False, title=result.caption)
+    show(with_intervals(rows), False, title=result.caption)
     click.echo(f"cosine similarity within a class {result.within:.3f}, between classes {result.between:.3f}")
 
 

@@ -126,7 +126,9 @@ def facts(description: sl.models.ModelDescription) -> dict[str, Any]:
     """A description as a table of names and values."""
     config: Any = description.config
     cost = description.cost
-    share = {"share of attention products": f"{cost.attention_macs / cost.macs:.1%}"} if cost.attention_macs else {}
+    share = (
+        {"share of attention products": f"{100 * cost.attention_macs / cost.macs:.1f} %"} if cost.attention_macs else {}
+    )
     return {
         "model": description.name,
         "family": description.family,

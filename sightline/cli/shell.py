@@ -30,7 +30,22 @@ VARIANT = " The name of a variant (sightline models) works too, with random weig
 NEED_WEIGHTS = ("predict", "export", "serve")  # verbs that refuse random weights
 
 
-class LazyVerbs(click.Group):
+class Group(click.Group):
+    """Verbs, of which a misspelt one is answered with the closest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            near = "".join(f" Did you mean {name}?" for name in difflib.get_close_matches(args[0], names, 1))
+            raise click.UsageError(
+                f"There is no command {args[0]!r}.{near} Type {ctx.command_path} --help to list all of them."
+            )
+        return super().resolve_command(ctx, args)
+
+
+class LazyVerbs(Group):
     """The verbs of the table. A verb's file is imported only when the verb runs or shows its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -41,14 +56,6 @@ class LazyVerbs(click.Group):
             return None
         module = importlib.import_module(f"sightline.cli.{VERBS[cmd_name].file}")
         return next(c for c in vars(module).values() if isinstance(c, click.Command) and c.name == cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in VERBS and not args[0].startswith("-"):
-            near = "".join(f" Did you mean {name}?" for name in difflib.get_close_matches(args[0], VERBS, 1))
-            raise click.UsageError(f"There is no command {args[0]!r}.{near} Type sightline --help to list all of them.")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -197,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        complain(argument_by_place(error) or error.format_message())
+        complain(argument_by_place(error) or error.format_message() + example_of(error))
     except (KeyboardInterrupt, click.Abort) as error:
         message = str(error) or "stopped; type the same command again: what was saved is kept"
         click.echo(f"sightline: {message}.", err=True)
@@ -243,6 +250,14 @@ def argument_by_place(error: click.ClickException) -> str:
     if error.option_name.lstrip("-").upper() not in arguments:
         return ""
     return f"{error.option_name} is no option: its value is given by its place. {error.ctx.get_usage()}"
+
+
+def example_of(error: click.ClickException) -> str:
+    """The example in a verb's help, for a command that lacks a part; empty otherwise."""
+    if not isinstance(error, click.MissingParameter) or error.ctx is None:
+        return ""
+    lines = (error.ctx.command.help or "").splitlines()
+    return "".join(f" {line.strip()}" for line in lines if line.strip().startswith("Example:"))
 
 
 def complain(message: str) -> None:

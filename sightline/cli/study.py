@@ -10,12 +10,12 @@ import click
 
 import sightline as sl
 from sightline.cli.options import FOLDER, Words
-from sightline.cli.shell import help_without_verb, memory, show, tell, verb_of
+from sightline.cli.shell import Group, help_without_verb, memory, show, tell, verb_of
 
 out_option = click.option("--out", default="studies", show_default=True, type=FOLDER, help="Folder for everything.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def study(context: click.Context) -> None:
     """Run the papers' experiments over training seeds, and say which claims hold.

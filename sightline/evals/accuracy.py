@@ -319,7 +319,8 @@ def match_classes(
     if len(dataset.classes) == count and own is None:
         return np.arange(count), tuple(dataset.classes)
     raise ValueError(
-        f"The model has {count} classes{' called otherwise' if own else ''}, {dataset.name} has "
-        f"{len(dataset.classes)}, such as {dataset.classes[0]}; they cannot be matched by name or number. "
-        "Call the classes by the model's names or numbers, or measure features: sl.fewshot."
+        f"The model has {count:,} classes{' called otherwise' if own else ''}, {dataset.name} has "
+        f"{len(dataset.classes):,}, such as {dataset.classes[0]}; they cannot be matched by name or number. "
+        "Call the classes by the model's names or numbers, or measure features: sightline fewshot MODEL DATA, or "
+        "sl.fewshot."
     )

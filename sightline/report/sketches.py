@@ -1,15 +1,16 @@
 """Small sketches of what the papers' figures look like, drawn by us: shapes of curves and maps, no data of theirs."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 260, 132
 LEFT, RIGHT, TOP, BOTTOM = 30, 8, 20, 24  # margins of a chart
-LETTER = 6.5  # pixels of one letter of a name
+LETTER = 7.0  # pixels of one letter of a name, in a wide font
 COLORS = ("#0072b2", "#d55e00", "#009e73")
 Point = tuple[float, float]  # within 0..1, from the lower left
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 Curve = tuple[str, list[Point]]
 
 
@@ -33,21 +34,18 @@ def _text(x: float, y: float, words: str, *, color: str = "currentColor", anchor
 def curves(across: str, up: str, *lines: Curve) -> Callable[[], Markup]:
     """A chart without numbers: named curves between two named axes."""
 
-    def at(p: Point) -> str:
-        x = LEFT + p[0] * (WIDTH - LEFT - RIGHT)
-        return f"{x:.0f} {HEIGHT - BOTTOM - p[1] * (HEIGHT - TOP - BOTTOM):.0f}"
-
     def make() -> Markup:
         axes = f"M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"
         body = f'<path d="{axes}" fill="none" stroke="currentColor" opacity=".5"/>'
         body += _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 7, across, anchor="middle")
         middle = (TOP + HEIGHT - BOTTOM) / 2
         body += f'<g transform="rotate(-90 14 {middle})">{_text(14, middle + 4, up, anchor="middle")}</g>'
-        for color, (name, points) in zip(COLORS, lines):
-            path = "M" + "L".join(map(at, points))
+        drawn = [[_at(p) for p in points] for _, points in lines]
+        for color, points in zip(COLORS, drawn):
+            path = "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in points)
             body += f'<path d="{path}" fill="none" stroke="{color}" stroke-width="2.5" stroke-linejoin="round"/>'
-            highest = all(points[-1][1] >= other[-1][1] for _, other in lines)
-            x, y = _beside(name, [tuple(map(float, at(p).split())) for p in points], above=highest)
+        named = [(color, name, points) for color, (name, _), points in zip(COLORS, lines, drawn) if name]
+        for (color, name, _), (x, y) in zip(named, places([n for _, n, _ in named], [p for *_, p in named])):
             body += _text(x, y, name, color=color, anchor="end")
         names = "; ".join(name for name, _ in lines if name)
         return _svg(body, f"Sketch: {up} by {across}. {names}")
@@ -55,13 +53,56 @@ def curves(across: str, up: str, *lines: Curve) -> Callable[[], Markup]:
     return make
 
 
-def _beside(name: str, points: Sequence[tuple[float, ...]], *, above: bool) -> tuple[float, float]:
-    """Where a name ends at the end of a curve without touching it: above or below all of it that is as wide."""
-    (x, y), start = points[-1], points[-1][0] - LETTER * len(name)
-    spans = itertools.pairwise(points)
-    meets = [c + (d - c) * (max(a, start) - a) / (b - a) for (a, c), (b, d) in spans if b > start and b > a]
-    ends = [y, *meets, *(p[1] for p in points if p[0] >= start)]
-    return x, min(ends) - 6 if above else max(ends) + 15
+def _at(p: Point) -> Point:
+    """A point within 0..1 as pixels from the upper left."""
+    return LEFT + p[0] * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - p[1] * (HEIGHT - TOP - BOTTOM)
+
+
+def places(names: Sequence[str], drawn: Sequence[Sequence[Point]]) -> list[Point]:
+    """Where each name ends: as far right as it touches no curve, no axis and no other name, next to its own curve."""
+    free: list[Point] = []
+    taken: list[Box] = []
+    for name, points in zip(names, drawn):
+        spots = ((x, y) for x in range(WIDTH - RIGHT, LEFT, -4) for y in _rows(name, x, points))
+        fits = (
+            p for p in spots if not _meets(box := _box(name, p), drawn) and not any(_overlap(box, t) for t in taken)
+        )
+        place = next(fits, None)
+        if place is None:
+            raise AssertionError(f"The sketch has no room for {name}.")
+        free.append(place)
+        taken.append(_box(name, place))
+    return free
+
+
+def _box(name: str, end: Point) -> Box:
+    """Left, top, right and bottom of a name whose baseline ends there, with some air."""
+    return end[0] - LETTER * len(name) - 2, end[1] - 12, end[0] + 2, end[1] + 5
+
+
+def _rows(name: str, x: float, points: Sequence[Point]) -> tuple[float, float]:
+    """The baselines closest above and below the part of a curve that is as wide as the name."""
+    left, _, right, _ = _box(name, (x, 0))
+    heights = [y for a, y in _walk(points) if left <= a <= right] or [points[-1][1]]
+    return min(heights) - 7, max(heights) + 14
+
+
+def _walk(points: Sequence[Point]) -> Iterator[Point]:
+    """Points along a curve, close together."""
+    for (a, b), (c, d) in itertools.pairwise(points):
+        yield from ((a + (c - a) * i / 64, b + (d - b) * i / 64) for i in range(65))
+
+
+def _meets(box: Box, drawn: Sequence[Sequence[Point]]) -> bool:
+    """Whether a curve or an axis runs through the box, or the box leaves the sketch."""
+    left, top, right, bottom = box
+    if left < LEFT + 1 or top < 0 or bottom > HEIGHT - BOTTOM or right > WIDTH:
+        return True
+    return any(left <= x <= right and top <= y <= bottom for points in drawn for x, y in _walk(points))
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _cells(values: list[list[float]], x: float, y: float, side: float) -> str:

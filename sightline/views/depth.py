@@ -37,6 +37,7 @@ from sightline.views.view import (
     View,
     captions,
     counted,
+    crossing,
     in_front,
     one_digit,
     pair,
@@ -245,8 +246,7 @@ def residual_sentence(r: ResidualRatios) -> str:
     many = said(float(above.sum()), count, whole)
     text += f". The ratio is larger for the class token than for patches at {many} of {len(above)} additions"
     if np.isfinite(numbers[TAKE_OVER]):
-        at = said(numbers[TAKE_OVER], ends.get(TAKE_OVER), one_digit)
-        text += f", and falls below theirs at addition {at}"
+        text += f", and falls below theirs {crossing(numbers[TAKE_OVER], ends.get(TAKE_OVER))}"
     return text + "."
 
 

@@ -232,6 +232,8 @@ def lens_sentence(r: LogitLens) -> str:
     low, high = (percent(end) for end in wilson(int(by_place[at]), len(r.targets)))
     count = f"{len(r.targets)} image{'s' * (len(r.targets) > 1)}"
     share = f"{percent(by_place[at] / len(r.targets))} of {count} ({low} to {high})"
+    if len(r.targets) == 1:
+        share = "this one image"
     when = f"is settled from {counted(r.places[at])} on in {share}" if by_place[at] else f"is never settled ({count})"
     hits = (r.rank == 0)[..., r.prefix :].mean(2)[:, -1]
     value, half = float(hits.mean()), float(half_width(hits))

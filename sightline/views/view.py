@@ -159,6 +159,19 @@ def said(value: float, ends: tuple[float, float] | None, show: Show = two_digits
     return f"{show(value)}, {range_}" if inside else f"{show(value)} ({range_})"
 
 
+def crossing(at: float, band: tuple[float, float] | None) -> str:
+    """Where two curves over additions cross: between two of them, or at one; additions count from 1.
+
+    >>> crossing(18.6, None), crossing(7.0, None), crossing(18.6, (17.2, 20.0))
+    ('between additions 18 and 19', 'at addition 7', 'between additions 18 and 19 (17.2 to 20.0)')
+    """
+    low, high = math.floor(at), math.ceil(at)
+    where = f"at addition {low}" if low == high else f"between additions {low} and {high}"
+    if band is None or not (math.isfinite(band[0]) and math.isfinite(band[1])):
+        return where
+    return f"{where} ({one_digit(band[0])} to {one_digit(band[1])})"
+
+
 @dataclass(frozen=True)
 class Paper:
     """What a paper shows where we show a result."""

@@ -81,6 +81,7 @@ def test_without_network_and_without_library(offline_timm, monkeypatch):
         raise OSError("no route to the hub")
 
     monkeypatch.setattr(peers.timm, "create_model", unreachable)
+    monkeypatch.setattr("sightline.adoption.libraries._known", lambda host: True)
     with pytest.raises(ValueError, match=r"cannot be loaded by timm: no route.*must be in the cache of timm"):
         sl.observe.open_model("timm:test_vit")
     find = builtins.__import__
@@ -90,6 +91,24 @@ def test_without_network_and_without_library(offline_timm, monkeypatch):
     )
     with pytest.raises(ValueError, match="timm is not installed; type pip install timm"):
         sl.adoption.from_library("timm:test_vit")
+
+
+def test_a_hub_that_cannot_be_reached_is_not_tried_for_half_a_minute(offline_timm, monkeypatch):
+    """Its library then looks into its cache only, and knows the network again afterwards."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("sightline.adoption.libraries._known", lambda host: False)
+    asked = []
+
+    def refused(name, **how):
+        asked.append(constants.HF_HUB_OFFLINE)
+        raise OSError("offline mode is enabled")
+
+    monkeypatch.setattr(peers.timm, "create_model", refused)
+    with pytest.raises(ValueError, match=r"cannot be loaded by timm: \S+ cannot be reached\. Without a network"):
+        sl.adoption.from_library("timm:test_vit")
+    assert asked == [True]
+    assert constants.HF_HUB_OFFLINE is False
 
 
 def test_other_names_are_none_of_these():

@@ -61,6 +61,13 @@ def test_probe(capsys, weights):
     assert "embed" in said
 
 
+def test_what_was_measured_once_has_no_column_of_intervals(capsys, weights):
+    words = ("probe", weights, "scenes/shape", "--num", "60", "--layers", "embed")
+    said = run(capsys, *words, "--probe", "knn")
+    assert "not a number" not in said
+    assert "±" not in said
+
+
 def test_episodes(capsys, weights):
     sizes = ("--ways", "2,5", "--shots", "1", "--queries", "5", "--episodes", "20")
     said = json.loads(run(capsys, "episodes", weights, "scenes/objects", "--num", "200", *sizes, "--json"))

@@ -105,3 +105,20 @@ def test_an_unknown_option_still_has_its_neighbor(capsys):
     with pytest.raises(SystemExit):
         main(("train", "--recip", "laptop_vit"))
     assert "--recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("study", "lst"), "There is no command 'lst'. Did you mean list? Type sightline study --help"),
+        (("data", "chek", "photos"), "Did you mean check? Type sightline data --help"),
+        (("lok",), "Did you mean look? Type sightline --help"),
+        (("train", "photos", "--model", "vit-nano4"), "Missing option '--out'. Example: sightline train "),
+        (("look", "--out", "x"), "Missing argument 'MODEL'. Example: sightline look "),
+    ],
+)
+def test_a_command_that_is_wrong_or_incomplete_says_what_to_type(words, sentence, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err

@@ -60,6 +60,8 @@ def test_a_folder_comes_before_a_variant_of_the_same_name(trained, tmp_path, mon
 def test_a_function_of_a_file(tmp_path):
     (tmp_path / "nets.py").write_text(FILE)
     assert isinstance(sl.observe.open_model(f"{tmp_path}/nets.py:ours"), sl.models.ViT)
+    with pytest.raises(ValueError, match=r"nets\.py is Python: name the function.*nets\.py:FUNCTION"):
+        sl.observe.open_model(f"{tmp_path}/nets.py")
     assert sl.observe.open_model(f"{tmp_path}/nets.py:adopted").config.classes == 4
     for function, words in (("nothing", "returns a NoneType"), ("nobody", "no function 'nobody'")):
         with pytest.raises(ValueError, match=words):

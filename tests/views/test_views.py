@@ -124,9 +124,12 @@ def test_shares_of_images_and_pairs_have_intervals():
     late = replace(lens, agrees=np.tile([0.0, 0, 0, 1], (12, 1)) * (np.arange(12) < 3)[:, None])
     assert "is settled from block 3 on in 25 % of 12 images (8.9 % to 53 %)" in sentence(late)
     assert "is never settled" in sentence(replace(lens, agrees=0 * lens.agrees))
+    assert "is settled from block 2 on in this one image; after" in sentence(makers.logit_lens(1))
     outliers = makers.outlier_tokens()
     none = replace(outliers, share=0 * outliers.share, how={"n": 73})
     assert "No outliers in 73 images; up to 5.0 % of such images could still have one" in sentence(none)
+    assert "place with the most outliers" in outliers.summary()
+    assert "place with the most outliers" not in none.summary()
     mass = outliers.mass.copy()
     mass[:, 1] = [0.1, 0.2, 0.1]
     known = replace(outliers, mass=mass, mass_band=np.full_like(mass, 0.05))

@@ -97,9 +97,10 @@ class OutlierTokens(Result):
 
     def summary(self) -> dict[str, float]:
         mass = dict(zip(self.groups, self.mass.T))
+        place = {"place with the most outliers": float(self.peak)} if self.share.max() > 0 else {}
         return {
             "share of patches that are outliers, most": float(self.share.max()),
-            "place with the most outliers": float(self.peak),
+            **place,
             "largest norm over median norm, most": _norm_ratio(self.typical, self.largest),
             "attention on outlier patches, most": float(mass["outlier patches"].max()),
             "patches that are attention sinks, most": float(self.sinks.max()),

@@ -57,8 +57,12 @@ class Plan:
     def describe(self) -> Iterator[str]:
         """The plan in sentences, without the measured speeds."""
         passes = f", {self.passes} passes per step" if self.passes > 1 else ""
-        yield f"{self.steps:,} steps of {self.batch:,} images ({self.epochs:.3g} epochs){passes}"
-        share = f"{self.warmup:,} steps, {self.warmup_share:.0%} of the training"
+        steps, images = (
+            f"{self.steps:,} step{'s' * (self.steps != 1)}",
+            f"{self.batch:,} image{'s' * (self.batch != 1)}",
+        )
+        yield f"{steps} of {images} ({self.epochs:.3g} epoch{'s' * (self.epochs != 1)}){passes}"
+        share = f"{self.warmup:,} step{'s' * (self.warmup > 1)}, {100 * self.warmup_share:.0f} % of the training"
         yield f"warm-up: {share if self.warmup else 'none'}"
         if self.compiled or self.layout != "plain":
             yield ", ".join(

@@ -64,6 +64,8 @@ def open_file(path: Path, *, verify: bool = True) -> Source:
         return open_pth(path)
     if start[8:9] == b"{":
         return SafetensorsSource(path, verify=verify)  # a length beyond all bounds: let it say so
+    if path.suffix == ".py":
+        raise WeightsError(f"{path} is Python: name the function in it that returns the model, as {path}:FUNCTION.")
     raise WeightsError(f"{path} is not an .npz, .safetensors or .pth file, or its beginning is damaged.")
 
 

@@ -231,7 +231,7 @@ def test_the_plan_s_numbers(tmp_path, capsys):
     for measured in ("step_seconds", "activation_bytes", "loader_images_per_second", "model_images_per_second"):
         assert plan[measured] > 0
     said = capsys.readouterr().err
-    for words in ("8 steps of 16 images", "4 passes per step", "warm-up: 2 steps, 25% of the training",
+    for words in ("8 steps of 16 images", "4 passes per step", "warm-up: 2 steps, 25 % of the training",
                   f"{still:,} of {count:,} parameters are frozen", "the loader prepares", "MiB"):  # fmt: skip
         assert words in said
 
