@@ -39,6 +39,15 @@ def find_mixer_blocks(module: nn.Module) -> list[nn.Module] | None:
     return best
 
 
+def refuse_other_mlps(module: nn.Module) -> None:
+    """Refuse ResMLP and gMLP: they have an MLP for channels, and other parts than a second MLP for patches."""
+    if any(path.rsplit(".", 1)[-1] == "mlp_channels" for path, _ in module.named_modules()):
+        raise AdoptionError(
+            f"A {type(module).__name__} without a norm and an MLP for patches in each block (ResMLP, gMLP) cannot be "
+            "adopted. MLP-Mixer and gMixer can be; sl.record still records the output of any of its modules."
+        )
+
+
 class MixerTaps(nn.Module):
     """Taps with the names of our own Mixer block, fed from timm's."""
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from sightline.adoption.cnn import AdoptedCNN
-from sightline.adoption.mixer import AdoptedMixer, find_mixer_blocks
+from sightline.adoption.mixer import AdoptedMixer, find_mixer_blocks, refuse_other_mlps
 from sightline.adoption.transformer import AdoptedViT, find_blocks
 from sightline.adoption.wrapper import AdoptedModel, AdoptionError
 from sightline.models.construct import Model
@@ -36,6 +36,7 @@ def adopt(module: nn.Module, image: ImageSpec | None = None) -> AdoptedModel:
                 return AdoptedViT.from_module(module, image)
             if find_mixer_blocks(module) is not None:
                 return AdoptedMixer.from_module(module, image)
+            refuse_other_mlps(module)
             return AdoptedCNN.from_module(module, image)
     finally:
         module.train(training)

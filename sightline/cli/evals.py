@@ -204,7 +204,9 @@ def evaluate_masks(
         return
     show(result.summary(), False, title=result.caption)
     if rows:
-        show(rows, False, title="per class")
+        known = [row for row in rows if math.isfinite(row[metric])]
+        left = f" ({len(rows) - len(known)} do not occur)" if len(known) < len(rows) else ""
+        show(known, False, title="per class" + left)
 
 
 def write_sheet(result: sl.Result, test: sl.Dataset, path: str) -> None:

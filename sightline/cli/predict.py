@@ -77,7 +77,8 @@ def predict_masks(
     """Print what a dense model sees: shares of pixels by class, or objects with boxes; draw it if asked."""
     if as_csv:
         raise ValueError("--csv is for classifiers; masks are printed as a table, by --json, or drawn by --draw.")
-    predictions = sl.dense.predict_dense(model, images, score=score, batch=batch)
+    bad: dict[str, str] = {}
+    predictions = sl.dense.predict_dense(model, images, score=score, batch=batch, bad=bad)
     lines: list[dict[str, Any]] = []
     for one in predictions:
         if one.objects is None:
@@ -87,12 +88,24 @@ def predict_masks(
             continue
         found = zip(one.objects.classes.tolist(), one.objects.scores.tolist(), one.objects.boxes.tolist())
         lines += [{"image": one.image, "class": one.names[c - 1], "score": s, "box": b} for c, s, b in found]
-    show(lines, as_json, title=f"{len(predictions):,} image{'' if len(predictions) == 1 else 's'}")
+    if lines or as_json:
+        show(lines, as_json, title=masks_title(predictions, score))
+    else:
+        click.echo(f"{masks_title(predictions, score)}. A lower --score shows more.")
+    if bad:
+        click.echo(f"{len(bad)} of {len(predictions) + len(bad)} images could not be read.", err=True)
     if draw is not None:
         files = sl.dense.write_drawings(predictions, draw)
         click.echo(
             f"drawn: {printable(files[0])}" + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""), err=True
         )
+
+
+def masks_title(predictions: list[sl.dense.DensePrediction], score: float) -> str:
+    """How many images, and how many of them without an object."""
+    count = f"{len(predictions):,} image{'' if len(predictions) == 1 else 's'}"
+    empty = sum(one.objects is not None and not len(one.objects.scores) for one in predictions)
+    return count + (f", {empty:,} without an object of score {score:g} or more" if empty else "")
 
 
 def paths(images: tuple[str, ...]) -> Iterator[str]:

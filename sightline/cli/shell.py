@@ -24,7 +24,8 @@ ARGUMENTS = {
     "torchvision:NAME[:WEIGHTS], hf:NAME_OR_FOLDER, or FILE.py:FUNCTION (a function of yours that returns a timm, "
     "transformers, torchvision or other module).",
     "data": "DATA is a folder with a folder of images per class, a name (sightline data list), a manifest (.csv, "
-    ".jsonl), arrays (.npz), shards (.tar), a single image, or hf:OWNER/NAME.",
+    ".jsonl), arrays (.npz), shards (.tar), a single image, or hf:OWNER/NAME; with masks: COCO's instances "
+    "(.json), Pascal VOC's folder, or a folder with images/ and masks/.",
 }
 VARIANT = " The name of a variant (sightline models) works too, with random weights."
 NEED_WEIGHTS = ("predict", "export", "serve")  # verbs that refuse random weights
@@ -117,13 +118,9 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     if isinstance(data, list) and needed_width(rows) > console.width:
         print_records(rows, title, width=console.width)
         return
-    table = Table(
-        title=Text(escape_controls(title), style="table.title"),
-        title_justify="left",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    if title:  # not the table's own, which would be wrapped at the width of a narrow table
+        console.print(Text(escape_controls(title), style="table.title"))
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in rows[0] if rows else ():
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
         table.add_column(Text(escape_controls(name)), justify="right" if number else "left", overflow="fold")

@@ -1,6 +1,7 @@
 """Predictions of a dense model on image files, and images with masks and boxes drawn into them."""
 
 import colorsys
+import logging
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from sightline.data.errors import printable
+from sightline.data.errors import BadImage, printable
 from sightline.data.opening import image_files, open_image
 from sightline.dense.coco_metric import Detections
 from sightline.dense.evaluation import prepare
@@ -20,6 +21,7 @@ from sightline.dense.model import DenseModel, load_dense
 from sightline.files import atomic
 from sightline.spec import Displayable
 
+log = logging.getLogger("sightline.dense")
 READABLE = 256  # pixels of the shorter side, at least
 OPAQUE = 0.5  # of a mask over its image
 GOLDEN = 0.618034  # turns of hue from one color to the next, so that neighbors differ
@@ -57,8 +59,12 @@ def predict_dense(
     *,
     score: float = SURE,
     batch: int = 16,
+    bad: dict[str, str] | None = None,
 ) -> list[DensePrediction]:
     """Segment or detect on image files, a folder or a pattern; objects with a score below `score` are left out.
+
+    An image that cannot be read is logged, added to `bad` with the reason, and left out; it is an error only if no
+    image can be read.
 
     >>> import tempfile; from PIL import Image
     >>> folder = tempfile.mkdtemp()
@@ -72,15 +78,47 @@ def predict_dense(
     if not 0 <= score <= 1:
         raise ValueError(f"score={score}: expected a number from 0 to 1.")
     dense = (model if isinstance(model, DenseModel) else load_dense(model)).eval()
-    files = image_files(images) if isinstance(images, str | PathLike) else [f for i in images for f in image_files(i)]
-    if not files:
+    unread: dict[str, str] = {}
+    files = _files([images] if isinstance(images, str | PathLike) else images, unread)
+    if not files and not unread:
         raise ValueError("There are no images to predict: give files, a folder or a pattern.")
     out: list[DensePrediction] = []
     for start in range(0, len(files), batch):
-        names = files[start : start + batch]
-        pixels = [np.asarray(open_image(f)) for f in names]
-        out += _predict(dense, [printable(n) for n in names], pixels, score)
+        opened = _open(files[start : start + batch], unread)
+        if opened:
+            out += _predict(dense, list(opened), list(opened.values()), score)
+    if not out:
+        first = next(iter(unread.values()))
+        raise BadImage(
+            first if len(unread) == 1 else f"None of the {len(unread)} images can be read. The first: {first}"
+        )
+    for reason in unread.values():
+        log.warning("bad image: %s", reason)
+    if bad is not None:
+        bad.update(unread)
     return out
+
+
+def _files(images: Iterable[str | PathLike[str]], unread: dict[str, str]) -> list[str]:
+    """Every image file once; a path or pattern without any is added to `unread`."""
+    files: dict[str, None] = {}
+    for where in images:
+        try:
+            files.update(dict.fromkeys(image_files(where)))
+        except BadImage as error:
+            unread[os.fspath(where)] = str(error)
+    return list(files)
+
+
+def _open(files: Sequence[str], unread: dict[str, str]) -> dict[str, NDArray[np.uint8]]:
+    """The pixels of the images that can be read, by name; the others are added to `unread`."""
+    opened: dict[str, NDArray[np.uint8]] = {}
+    for file in files:
+        try:
+            opened[printable(file)] = np.asarray(open_image(file))
+        except BadImage as error:
+            unread[file] = str(error)
+    return opened
 
 
 def _predict(

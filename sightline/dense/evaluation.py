@@ -1,5 +1,6 @@
 """Evaluate a dense model: mean intersection over union, or average precision, at the images' own sizes."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -74,6 +75,9 @@ class Detection(Result):
         low, high = (float(v) for v in self.mask_interval[0])
         named = dict(zip(MEASURES, map(float, self.masks)))
         ends = {"AP": named.pop("AP"), "95 % from": low, "95 % to": high}
+        named = {
+            name: value for name, value in named.items() if math.isfinite(value)
+        }  # a size without objects has none
         return {**ends, **named, "box AP": float(self.boxes[0]), "images": float(self.images)}
 
     def intervals(self) -> dict[str, tuple[float, float]]:

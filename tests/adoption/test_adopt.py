@@ -182,7 +182,21 @@ REFUSED = {
         lambda: timm.models.mlp_mixer.MlpMixer(
             5, 32, 3, 8, 1, 16, 4, block_layer=timm.models.mlp_mixer.ResBlock, norm_layer=timm.models.mlp_mixer.Affine
         ),
-        "processes tokens after",
+        r"\(ResMLP, gMLP\) cannot be adopted",
+    ),
+    "gmlp": (
+        lambda: timm.models.mlp_mixer.MlpMixer(
+            5,
+            32,
+            3,
+            8,
+            1,
+            16,
+            4,
+            block_layer=timm.models.mlp_mixer.SpatialGatingBlock,
+            mlp_layer=timm.layers.GatedMlp,
+        ),
+        r"\(ResMLP, gMLP\) cannot be adopted",
     ),
     "cait": (lambda: timm.create_model("cait_xxs24_224"), "not that of a pre-norm ViT"),
     "ours": (lambda: sl.build("vit-nano4"), "needs no adoption"),

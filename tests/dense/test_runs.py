@@ -121,6 +121,37 @@ def test_the_command_line_evaluates_predicts_and_draws(runs, capsys, tmp_path):
         assert said in err
 
 
+def test_unreadable_images_are_named_and_the_others_predicted(runs, capsys, tmp_path):
+    (tmp_path / "text.png").write_text("no image")
+    Image.fromarray(sl.dataset("scenes/count", num=1, size=64)[0][0]).save(tmp_path / "z.png")
+    code, out, err = command(capsys, "predict", str(runs / "segment"), str(tmp_path), "no/such/*.png")
+    assert code == 0, err
+    assert "z.png" in out
+    assert "2 of 3 images could not be read." in err
+    bad = {}
+    assert len(sl.dense.predict_dense(runs / "segment", tmp_path, bad=bad)) == 1
+    assert list(bad) == [str(tmp_path / "text.png")]
+    code, _, err = command(capsys, "predict", str(runs / "detect"), str(tmp_path / "text.png"))
+    assert code == 2
+    assert "is not an image" in err
+
+
+def test_nothing_found_is_said(runs, capsys, tmp_path):
+    Image.fromarray(sl.dataset("scenes/count", num=1, size=64)[0][0]).save(tmp_path / "z.png")
+    code, out, _ = command(capsys, "predict", str(runs / "detect"), str(tmp_path / "z.png"), "--score", "1")
+    assert code == 0
+    assert out == "1 image, 1 without an object of score 1 or more. A lower --score shows more.\n"
+
+
+def test_sizes_and_classes_that_do_not_occur_are_left_out(runs, capsys):
+    code, out, _ = command(capsys, "eval", str(runs / "detect"), "scenes/cells", "--num", "2", "--per-class")
+    assert code == 0
+    assert "2 images of scenes/cells" in out.splitlines()[0]  # the title is not wrapped at the table's width
+    assert "not a number" not in out
+    assert "large" not in out  # scenes of 16 pixels have no object of 96 x 96
+    assert "per class (8 do not occur)" in out
+
+
 def test_masks_and_boxes_are_drawn():
     mask = np.zeros((1, 300, 400), bool)
     mask[0, 120:200, 100:350] = True
