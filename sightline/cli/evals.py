@@ -198,7 +198,9 @@ def evaluate_masks(
     result = sl.dense.evaluate_dense(dense, sl.evals.evaluation_data(dense, data, split, num=num), batch=batch)
     save_result(result, save)
     metric = "IoU" if isinstance(result, sl.dense.Segmentation) else "AP"
-    rows = [{"class": c, metric: float(v)} for c, v in zip(result.classes, result.per_class)] if per_class else []
+    rows: list[dict[str, Any]] = (
+        [{"class": c, metric: float(v)} for c, v in zip(result.classes, result.per_class)] if per_class else []
+    )
     if as_json:
         show({**result.summary(), **({"per class": rows} if rows else {})}, True)
         return

@@ -1,39 +1,31 @@
-"""Views of what changes with depth: features, receptive fields, skips; of filters, positions and inductive biases."""
+"""Views of what changes with depth: features, receptive fields, skips."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.analysis.biases import InductiveBias
-from sightline.analysis.embeddings import PatchFilters, PositionSimilarity
 from sightline.analysis.pca import FeaturePCA
 from sightline.analysis.receptive_fields import ReceptiveField
 from sightline.analysis.residual import MEDIAN, TAKE_OVER, ResidualRatios
-from sightline.analysis.similarity.neighbors import NeighborSimilarity
 from sightline.evals.interval import over_groups
-from sightline.views.payload import compress, plane, sprite, tiles
+from sightline.views.payload import compress, plane, sprite
 from sightline.views.style import (
     COLORS,
-    PALE,
     SIMILARITY,
     bare,
     finite,
-    heat,
     in_a_row,
     is_narrow,
     legend_above,
-    mosaic,
     panels,
     spread_out,
     whole_numbers,
 )
 from sightline.views.view import (
     RAGHU,
-    VIT,
     Paper,
     Payload,
-    Show,
     View,
     captions,
     counted,
@@ -44,7 +36,6 @@ from sightline.views.view import (
     percent,
     pixels,
     said,
-    two_digits,
     whole,
 )
 
@@ -263,139 +254,4 @@ RESIDUAL = View(
         "The class token passes through the skip connections in lower blocks and is rewritten in upper blocks; patch "
         "tokens do the reverse.",
     ),
-)
-
-
-def draw_filters(r: PatchFilters, ax: Any) -> None:
-    """The first principal components of the patch filters, as small images (ViT, figure 7 left)."""
-    c = r.components - r.components.mean((1, 2, 3), keepdims=True)
-    c = 0.5 + 0.5 * c / np.maximum(np.abs(c).max((1, 2, 3), keepdims=True), 1e-12)
-    c = c if c.shape[-1] == 3 else np.repeat(c[..., :1], 3, axis=-1)
-    ax.imshow(np.nan_to_num(mosaic(c, 7), nan=1.0))
-    bare(ax)
-    ax.set_xlabel(f"{len(c)} components, {100 * r.explained.sum():.0f} % of the variance")
-
-
-def filters_sentence(r: PatchFilters) -> str:
-    s = r.summary()
-    return (
-        f"{len(r.explained)} components explain {percent(s['variance explained'])} of the variance; "
-        f"{percent(s['energy at low frequencies'])} of their energy is at low frequencies, against "
-        f"{percent(s['energy at low frequencies, noise'])} for noise."
-    )
-
-
-PATCH_FILTERS = View(
-    of=PatchFilters,
-    heading="Patch filters (principal components)",
-    sentence=filters_sentence,
-    draw=draw_filters,
-    size=(6.4, 4.0),
-    paper=Paper(f"{VIT}, figure 7 left", "The first components look like a basis of smooth patterns."),
-)
-
-
-def draw_positions(r: PositionSimilarity, figure: Any) -> None:
-    """One tile per patch (ViT, figure 7 middle), and the mean cosine by distance."""
-    left, right = panels(figure, 2, (3, 2))
-    rows, columns = r.tiles.shape[1:]
-    keep = [i * columns + j for i in spread_out(rows, 8) for j in spread_out(columns, 8)]
-    heat(left, mosaic(r.tiles[keep], len(spread_out(columns, 8))), label="cosine")
-    left.set_aspect("equal")
-    bare(left)
-    left.set_xlabel("one tile per patch, at its position")
-    right.plot(r.by_distance[:, 0], r.by_distance[:, 1], color=COLORS[0])
-    right.axhline(0, color=PALE, linewidth=0.8)
-    right.set_xlabel("distance, patches")
-    right.set_ylabel("mean cosine of position embeddings")
-
-
-def positions_sentence(r: PositionSimilarity) -> str:
-    way = "falls" if r.decay < 0 else "does not fall"
-    return (
-        f"Similarity {way} with distance (rank correlation {r.decay:.2f}); within a row or column it "
-        f"differs by {r.row_column:+.2f} from that of other pairs as far apart, and one sine wave per dimension "
-        f"explains {percent(r.sinusoid)} of the embeddings."
-    )
-
-
-def positions_payload(r: PositionSimilarity, room: int) -> Payload:
-    return tiles(r.tiles, (r.tiles.shape[1], r.tiles.shape[2]), what="cosine", about="position embedding")
-
-
-POSITIONS = View(
-    of=PositionSimilarity,
-    heading="Position embeddings",
-    sentence=positions_sentence,
-    draw=draw_positions,
-    size=(8.6, 4.4),
-    narrow=6.2,
-    several_panels=True,
-    paper=Paper(
-        f"{VIT}, figure 7 middle",
-        "Closer patches have more similar embeddings, and so have patches of one row or column.",
-    ),
-    payload=positions_payload,
-    figure_and_widget=True,
-)
-
-
-def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
-    """Correlation of patches by distance; the line is that of patches of other images."""
-    ax.plot(r.by_distance[:, 0], r.by_distance[:, 1], color=COLORS[0], label="patches of one image")
-    if np.isfinite(r.across):
-        ax.axhline(r.across, color=PALE, linestyle="--", label="same position in other images")
-    ax.set_xlabel("distance, patches")
-    ax.set_ylabel("correlation of pixels")
-    ax.legend(loc="best")
-
-
-def neighbors_sentence(r: NeighborSimilarity) -> str:
-    ends = r.intervals()
-    near, far, other = (said(value, ends.get(name)) for name, value in r.summary().items())
-    return (
-        f"The pixels of neighboring patches correlate at {near}, those of the farthest at "
-        f"{far}, and those of patches of different images at {other}."
-    )
-
-
-NEIGHBORS = View(
-    of=NeighborSimilarity,
-    heading="Neighboring patches (correlation of pixels)",
-    sentence=neighbors_sentence,
-    draw=draw_neighbors,
-    size=(6.0, 3.6),
-)
-
-
-def draw_inductive_bias(r: InductiveBias, ax: Any) -> None:
-    """Every number of the summary; an error of 0 means that a property holds exactly."""
-    numbers = {k: v for k, v in r.summary().items() if np.isfinite(v)}
-    color = [COLORS[2] if k.startswith("locality") else COLORS[0] for k in numbers]
-    ax.barh(range(len(numbers)), list(numbers.values()), color=color)
-    ax.set_yticks(range(len(numbers)), list(numbers))
-    ax.invert_yaxis()
-    ax.set_xlabel("share of the mass (locality), relative error (others)", loc="right")
-
-
-def inductive_bias_sentence(r: InductiveBias) -> str:
-    ends, numbers = r.intervals(), r.summary()
-
-    def one(name: str, show: Show = two_digits) -> str:
-        return said(numbers[name], ends.get(name), show)
-
-    return (
-        f"{one('locality of the first block', percent)} of the first block's receptive field lies within an eighth of "
-        f"the image, {one('locality of the last block', percent)} of the last block's; a shift by one cell leaves an "
-        f"equivariance error of {one('equivariance error')}, and shuffling the patches changes the pooled features by "
-        f"{one('permutation error of pooled features')}."
-    )
-
-
-INDUCTIVE_BIAS = View(
-    of=InductiveBias,
-    heading="Inductive biases, measured",
-    sentence=inductive_bias_sentence,
-    draw=draw_inductive_bias,
-    size=(7.0, 3.2),
 )

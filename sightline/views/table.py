@@ -1,7 +1,7 @@
 """The one table of views, in the order of the page."""
 
 from sightline.spec import Result
-from sightline.views import attention, depth, position_content, saliency, scores, similarity, tokens
+from sightline.views import attention, depth, embeddings, saliency, scores, similarity, tokens
 from sightline.views.fallback import draw_anything, summary_sentence
 from sightline.views.measurements.compute import COMPUTE
 from sightline.views.measurements.corruption import CORRUPTION
@@ -26,7 +26,7 @@ VIEWS: tuple[View, ...] = (
     saliency.SEGMENTATION,
     saliency.DETECTION,
     tokens.OUTLIERS,
-    position_content.SPLIT,
+    embeddings.SPLIT,
     attention.DISTANCE,
     similarity.LAYERS,
     similarity.HEAD_SUBSETS,
@@ -43,10 +43,10 @@ VIEWS: tuple[View, ...] = (
     scores.FEW_SHOT,
     scores.EPISODES,
     scores.RETRIEVAL,
-    depth.PATCH_FILTERS,
-    depth.POSITIONS,
-    depth.NEIGHBORS,
-    depth.INDUCTIVE_BIAS,
+    embeddings.PATCH_FILTERS,
+    embeddings.POSITIONS,
+    embeddings.NEIGHBORS,
+    embeddings.INDUCTIVE_BIAS,
     COMPUTE,
     scores.TRAINING,
 )
