@@ -333,7 +333,7 @@ def localization_sentence(r: Localization) -> str:
 
 
 def localization_payload(r: Localization, room: int) -> Payload:
-    return tiles(r.maps, r.grid, what="CKA with the input patch", about=f"token of {r.layer}")
+    return tiles(r.maps, r.grid, what="CKA with the input patch", about=f"token of {counted(r.layer)}")
 
 
 LOCALIZATION = View(

@@ -104,7 +104,7 @@ def draw_outliers(r: OutlierTokens, figure: Any) -> None:
     right.set_yticks(range(len(top)), [str(channel) for channel, _ in top])
     right.invert_yaxis()
     right.set_xlabel("share of squared norm")
-    right.set_ylabel(f"channel, {r.places[r.peak]}")
+    right.set_ylabel(f"channel, {counted(r.places[r.peak])}")
     if below is not None:
         _norm_maps(r, below)
 
@@ -118,7 +118,7 @@ def _norm_maps(r: OutlierTokens, figure: Any) -> None:
         axes[2 * i].imshow(image)
         shown = axes[2 * i + 1].imshow(relative[i].reshape(r.grid), cmap=SIMILARITY, vmin=0, vmax=top)
     figure.colorbar(shown, ax=list(axes), label="norm / median", fraction=0.03, pad=0.01)
-    figure.supxlabel(f"images, and the norm of their patches after {r.places[r.peak]}", fontsize=9)
+    figure.supxlabel(f"images, and the norm of their patches after {counted(r.places[r.peak])}", fontsize=9)
 
 
 def relative_norm(r: OutlierTokens) -> NDArray[np.float64]:
