@@ -26,7 +26,7 @@ check: .venv/developer
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=25
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=25
 
 # The tests whose numbers depend on the CPU, as an older one computes: no AVX-512, and torch's own loops without AVX2.
 # Parity with other libraries is left out: in float64 its tolerance is a million roundings, and it takes minutes.
