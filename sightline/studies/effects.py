@@ -70,8 +70,7 @@ class Effect:
             found = f"{effect_text(vars(self))} over {many}{self.over}"
         else:
             found = f"{self.value:.3g}, no interval" if math.isfinite(self.value) else "not measured"
-        place = f"within {self.margin:.3g} of" if self.side == "within" else self.side
-        return f"{self.what}: {legible(found)}; required: {place} {self.bound:.3g}"
+        return f"{self.what}: {legible(found)}; required: {requirement(vars(self))}"
 
 
 def over_seeds(what: str, values: Sequence[float] | NDArray, *, step: float = 0.0, **place: Any) -> Effect:
@@ -238,6 +237,20 @@ def effect_text(effect: Mapping[str, Any] | None) -> str:
         return legible(f"{effect['value']:.3g}, no interval")
     digits = _decimals(*ends, effect.get("bound", 0.0))
     return legible(f"{effect['value']:z.{digits}f} [{ends[0]:z.{digits}f} to {ends[1]:z.{digits}f}]")
+
+
+def requirement(effect: Mapping[str, Any]) -> str:
+    """Where the interval of an effect must lie, in words.
+
+    >>> requirement({"side": "above", "bound": 1 / 3, "margin": 0.0})
+    'above 0.333'
+    >>> requirement({"side": "within", "bound": 0.5, "margin": 0.25})
+    'between 0.25 and 0.75'
+    """
+    bound, margin = effect["bound"], effect["margin"]
+    if effect["side"] == "within":
+        return legible(f"between {bound - margin:.3g} and {bound + margin:.3g}")
+    return legible(f"{effect['side']} {bound:.3g}")
 
 
 def _decimals(low: float, high: float, bound: float) -> int:
