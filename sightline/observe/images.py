@@ -158,7 +158,7 @@ class ImageSource:
             yield rest
         self.duplicates.append(left)
         if left:
-            log.warning("%d images are the same as others of the sample and were left out.", left)
+            log.warning("Left out because they are the same as other images of the sample: %d.", left)
 
     def _dataset(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         d: Dataset = self.data

@@ -242,7 +242,7 @@ def run(
     for batch in batches:
         if len(batch) < SMALLEST:
             left += len(batch)
-            log.warning("The last batch has %d images, fewer than %d: left out of CKA.", len(batch), SMALLEST)
+            log.warning("The last batch has fewer than %d images (%d): left out of CKA.", SMALLEST, len(batch))
             continue
         member = torch.from_numpy(groups(batch.index))
         labels = batch.labels if batch.labels is not None and batch.labels.ndim == 1 else None
@@ -252,7 +252,7 @@ def run(
             found = [watch(images) for watch, images in zip(twins, batch.images)]
             sums.add_untrained(len(batch), found[0], found[1] if len(whats) > 1 else None, groups=member)
     if sums.images == 0 and not whats[0].why:
-        raise ValueError(f"CKA needs batches of at least {SMALLEST} different images; got {left} images in all.")
+        raise ValueError(f"CKA needs batches of at least {SMALLEST} different images; got only {left}.")
     return left
 
 
