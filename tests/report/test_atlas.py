@@ -99,10 +99,12 @@ def test_an_undecided_claim_says_what_it_would_take(folder):
     assert "1,000 training seeds would not decide it" in needed(1e-4)
 
 
-def test_rows_for_machines(folder, capsys):
+def test_rows_for_machines(folder, capsys, tmp_path):
     from sightline.cli import main
 
-    main(["study", "report", str(folder), "--json"])
+    page = tmp_path / "atlas.html"
+    main(["study", "report", str(folder), "--json", "--to", str(page)])
+    assert page.exists()
     rows = sl.spec.from_json(capsys.readouterr().out)
     assert len(rows) == sum(len(sl.studies.get_study(name).decides) for name in DRAWN)
     for row in rows:
