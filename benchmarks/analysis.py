@@ -1,7 +1,8 @@
 """How fast looking is: `python -m benchmarks.analysis [rounds [parts]]`, about eight minutes for two rounds of all.
 
 Parts: attention (statistics of heads), torch_cka (against torch_cka 0.21), forward (CKA against the plain forward
-passes), compare, memory; what is saved of the others stays. Contestants take turns, ratios are taken round by round,
+passes, batches of 128), batches (the same on 128 images, in batches of 128, 64 and 32), compare, memory; what is saved
+of the others stays. Contestants take turns, ratios are taken round by round,
 medians reported. Processor time of one thread: other work on the machine hardly counts, and threads that wait for each
 other burn time without doing anything.
 """
@@ -115,6 +116,24 @@ def arithmetic(s: ObservedModel, t: ObservedModel, images: Tensor) -> dict[str, 
         "gram, GFLOP/s": 2 * half * features / seconds / 1e9,
         "matrix product, GFLOP/s": matmul_speed() / 1e9,
     }
+
+
+def by_batch(s: ObservedModel, t: ObservedModel, images: Tensor, rounds: int) -> dict[str, object]:
+    """CKA of every tap in batches of 128, 64 and 32 images, over the plain forward passes in one batch of 128."""
+
+    def forward(i: int) -> None:
+        with evaluation_mode(s, t):
+            s.model(images), t.model(images)
+
+    def cka(batch: int) -> Callable[[int], object]:
+        return lambda i: sl.cka(s.model, t.model, images, batch=batch)
+
+    with evaluation_mode(s, t):
+        s.model(images[:2]), t.model(images[:2])  # kernels are packed once
+    runs = {"forward": forward, **{str(batch): cka(batch) for batch in (128, 64, 32)}}
+    times = in_turns(runs, rounds)
+    over = {f"cka, all taps, batches of {b}, x forward": ratio(times, str(b), "forward") for b in (128, 64, 32)}
+    return over | {"seconds by batch": times}
 
 
 class Replay(nn.Module):
@@ -281,6 +300,7 @@ def main(rounds: int = 2, *parts: str) -> None:
         "attention": lambda: attention(s, images[0][:HEADS], 4 * rounds + 1),
         "torch_cka": lambda: peer(s, t, images[0], 2 * rounds + 1),
         "forward": lambda: against_forward(s, t, images, rounds),
+        "batches": lambda: by_batch(s, t, images[0], rounds),
         "compare": compare_seconds,
         "memory": lambda: {"peak MiB of cka, by images": {n: peak_alone(n) for n in (128, 1280)}},
     }

@@ -11,12 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sightline.adoption.wrapper import Hook, temporary_hooks
 from sightline.models.taps import Tap
 
 CLOSE = 1e-3  # relative difference allowed between skip + branch and the output of the unit
+AFTER = (torch.positive, F.relu, F.silu, F.gelu, F.hardswish)  # what units do to their sums
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,21 @@ class Shortcuts(nn.Module):
     def tap_hooks(self) -> Iterator[Hook]:
         found: Any = self.found
         if self.skip.watched:
-            side = "in" if found.skip is None else "out"
-            yield found.skip or found.unit, side, lambda t: self.skip(t.clone())  # type: ignore[misc]
+            # an empty nn.Sequential, as many have for an identity, is a module and yet false
+            where, side = (found.unit, "in") if found.skip is None else (found.skip, "out")
+            yield where, side, lambda t: self.skip(t.clone())  # type: ignore[misc]
         if self.branch.watched:
             yield found.branch, "out", lambda t: self.branch(t.clone())
 
 
 def shortcut(unit: nn.Module, seen: dict[nn.Module | None, Tensor], out: Tensor) -> Shortcut | None:
-    """The pair whose sum, possibly after a ReLU, is the output of the unit; the last modules are tried first.
+    """The pair whose sum, possibly after an activation, is the output of the unit; the last modules are tried first.
 
     `seen` holds the output of each module inside, and under None the unit's input. Either of the two may have layers:
-    the branch is the longer path, whatever the modules are called and in whatever order they ran.
+    the branch is the longer path, whatever the modules are called and in whatever order they ran. A module that puts
+    out what the unit does (the activation after the sum) is no summand, however small what is left may be.
     """
-    fit = [m for m, value in reversed(seen.items()) if value.shape == out.shape]
+    fit = [m for m, value in reversed(seen.items()) if value.shape == out.shape and not torch.equal(value, out)]
     for i, one in enumerate(fit):
         for other in fit[i + 1 :]:
             if not _inside(one, other) and not _inside(other, one) and same_sum(seen[one], seen[other], out):
@@ -85,9 +89,9 @@ def _inside(module: nn.Module | None, other: nn.Module | None) -> bool:
 
 
 def same_sum(skip: Tensor, branch: Tensor, out: Tensor) -> bool:
-    """Whether `out` is skip + branch, or its ReLU."""
+    """Whether `out` is skip + branch, or an activation of it."""
     total, limit = skip + branch, CLOSE * out.abs().max()
-    return bool((total - out).abs().max() <= limit or (total.clamp(min=0) - out).abs().max() <= limit)
+    return any(bool((f(total) - out).abs().max() <= limit) for f in AFTER)
 
 
 def find(model: nn.Module, units: list[nn.Module], image: Tensor) -> dict[nn.Module, Shortcut]:

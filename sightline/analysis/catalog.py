@@ -23,6 +23,7 @@ from sightline.analysis.residual import residual_ratios
 from sightline.analysis.saliency.attribution import Method, attribution
 from sightline.analysis.saliency.object_focus import object_focus
 from sightline.analysis.similarity.block_similarity import block_similarity
+from sightline.analysis.similarity.cka import BATCH_OF_WAYS as BATCH
 from sightline.analysis.similarity.cka import cka
 from sightline.analysis.similarity.localization import localization
 from sightline.analysis.similarity.neighbors import neighbor_similarity
@@ -41,7 +42,6 @@ from sightline.observe.readout import readout
 from sightline.spec import Result
 
 FEW = 32  # images of the analyses that keep a map of each, or run backwards
-BATCH = 128  # of CKA
 SHOWN = 4  # images that are kept to be looked through
 
 

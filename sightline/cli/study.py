@@ -224,9 +224,9 @@ def report(results: str | None, to: str | None, as_json: bool) -> None:
     Example: sightline study report studies/results --to atlas.html
     """
     folder = Path(results or "docs/studies")
+    page = sl.report.write_atlas(folder, to) if to or not as_json else None
     if as_json:
         show(sl.studies.judge_folder(folder), True)
         return
-    page = sl.report.write_atlas(folder, to)
     show([claim_row(row) for row in sl.studies.judge_folder(folder)], False, title="The papers' claims")
     click.echo(f"Page: {page}")

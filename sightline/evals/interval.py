@@ -21,7 +21,7 @@ T95 = (
 )  # fmt: skip
 Z95 = 1.959964
 FEWEST_GROUPS = 4  # with fewer the jackknife's own error is larger than what it measures
-ROUNDING = 1e-12  # of a value: what varies by less is the same for all images
+ROUNDING = 1e-6  # of a value, in float32: what varies by less is the same for all images
 Part = tuple[NDArray, NDArray]  # an array of a result, and the same without each group of images: (groups, *shape)
 Ends = tuple[float, float]  # of an interval; NaN where there is none
 NO_ENDS: Ends = (math.nan, math.nan)

@@ -158,7 +158,8 @@ class ImageSource:
             yield rest
         self.duplicates.append(left)
         if left:
-            log.warning("%d images are the same as others of the sample and were left out.", left)
+            what = "1 image is the same as another" if left == 1 else f"{left} images are the same as others"
+            log.warning("Left out of the sample: %s.", what)
 
     def _dataset(self, observed: Sequence[ObservedModel], repeat: int) -> Iterator[Batch]:
         d: Dataset = self.data

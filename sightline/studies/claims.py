@@ -157,9 +157,9 @@ CLAIMS = (
     ),
     Claim(
         number="C4",
-        brief="ViT's top third is like no ResNet layer",
+        brief="ViT's top third matches ResNets least",
         source=f"{R}, figure 2",
-        statement="The top third of a ViT is not similar to any layer of a ResNet.",
+        statement="The layers of a ViT's top third match any layer of a ResNet less well than the rest do.",
         judge=cka_claims.top_third,
         reads=(CKA,),
         where=cka_claims.across,

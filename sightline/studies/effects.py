@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.evals.interval import FEWEST_GROUPS, Part, error_over_groups, t95
+from sightline.evals.interval import FEWEST_GROUPS, ROUNDING, Part, error_over_groups, t95
 from sightline.spec import legible
 
 State = Literal["holds", "does not hold", "undecided"]
@@ -70,8 +70,7 @@ class Effect:
             found = f"{effect_text(vars(self))} over {many}{self.over}"
         else:
             found = f"{self.value:.3g}, no interval" if math.isfinite(self.value) else "not measured"
-        place = f"within {self.margin:.3g} of" if self.side == "within" else self.side
-        return f"{self.what}: {legible(found)}; required: {place} {self.bound:.3g}"
+        return f"{self.what}: {legible(found)}; required: {requirement(vars(self))}"
 
 
 def over_seeds(what: str, values: Sequence[float] | NDArray, *, step: float = 0.0, **place: Any) -> Effect:
@@ -150,7 +149,7 @@ def missing(what: str, **place: Any) -> Effect:
 
 def t_effect(what: str, value: float, error: float, freedom: int, **more: Any) -> Effect:
     """A value with its standard error as an effect, by Student's t; no error, or one of 0, gives no interval."""
-    half = t95(freedom) * error if error > 0 else math.nan  # NaN is not above 0 either
+    half = t95(freedom) * error if error > ROUNDING * abs(value) else math.nan  # NaN is not above it either
     found = Effect(what=what, value=value, low=value - half, high=value + half, **more)
     if not math.isfinite(half):
         return found
@@ -238,6 +237,20 @@ def effect_text(effect: Mapping[str, Any] | None) -> str:
         return legible(f"{effect['value']:.3g}, no interval")
     digits = _decimals(*ends, effect.get("bound", 0.0))
     return legible(f"{effect['value']:z.{digits}f} [{ends[0]:z.{digits}f} to {ends[1]:z.{digits}f}]")
+
+
+def requirement(effect: Mapping[str, Any]) -> str:
+    """Where the interval of an effect must lie, in words.
+
+    >>> requirement({"side": "above", "bound": 1 / 3, "margin": 0.0})
+    'above 0.333'
+    >>> requirement({"side": "within", "bound": 0.5, "margin": 0.25})
+    'between 0.25 and 0.75'
+    """
+    bound, margin = effect["bound"], effect["margin"]
+    if effect["side"] == "within":
+        return legible(f"between {bound - margin:.3g} and {bound + margin:.3g}")
+    return legible(f"{effect['side']} {bound:.3g}")
 
 
 def _decimals(low: float, high: float, bound: float) -> int:

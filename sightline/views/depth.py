@@ -107,7 +107,7 @@ def draw_receptive(r: ReceptiveField, figure: Any) -> None:
     ax = below.subplots()
     depth = np.arange(1, len(r.maps) + 1)
     for j, share in enumerate((50, 90)):
-        error = None if r.radii_error is None else finite(1.96 * r.radii_error[:, j])
+        error = finite(np.abs([r.interval(i, j) for i in range(len(r.maps))] - r.radii[:, j, None])).T
         ax.errorbar(
             depth, r.radii[:, j], yerr=error, marker="o", color=COLORS[j], capsize=2, label=f"{share} % of the mass"
         )

@@ -125,10 +125,8 @@ def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
 def neighbors_sentence(r: NeighborSimilarity) -> str:
     ends = r.intervals()
     near, far, other = (said(value, ends.get(name)) for name, value in r.summary().items())
-    return (
-        f"The pixels of neighboring patches correlate at {near}, those of the farthest at "
-        f"{far}, and those of patches of different images at {other}."
-    )
+    found = f"The pixels of neighboring patches correlate at {near}, those of the farthest at {far}"
+    return f"{found}, and those of patches of different images at {other}." if np.isfinite(r.across) else f"{found}."
 
 
 NEIGHBORS = View(

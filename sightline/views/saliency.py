@@ -27,8 +27,7 @@ def draw_attribution(r: Attribution, figure: Any) -> None:
     names = ("deletion", "insertion", "deletion, random order", "insertion, random order")
     values = (r.deletion, r.insertion, r.deletion_random, r.insertion_random)
     for i, value in enumerate(values):
-        error = value.std(ddof=1) / len(value) ** 0.5 if len(value) > 1 else 0
-        ax.barh(i, value.mean(), xerr=1.96 * error, color=(COLORS[0], COLORS[1], PALE, PALE)[i])
+        ax.barh(i, value.mean(), xerr=finite(half_width(value)), color=(COLORS[0], COLORS[1], PALE, PALE)[i])
     ax.set_yticks(range(4), names)
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
@@ -43,7 +42,7 @@ def attribution_sentence(r: Attribution) -> str:
     half, mean = float(half_width(more)), float(more.mean())
     count = f"{len(more)} image{'s' * (len(more) > 1)}"
     verdict = f"{count} cannot tell this from chance"
-    if math.isfinite(half) and abs(mean) > half:
+    if names[0] in ends and math.isfinite(half) and abs(mean) > half:  # one image many times says nothing of others
         verdict = f"the maps are {'better' if mean > 0 else 'worse'} than chance"
     return (
         f"Insertion minus deletion is {gain}, against {chance} for a random order: {verdict}. "

@@ -29,6 +29,8 @@ KNOWN = {
     "timm seresnet50": (lambda: timm.create_model("seresnet50"), "Bottleneck", "downsample", "se"),
     "timm resnext50": (lambda: timm.create_model("resnext50_32x4d"), "Bottleneck", "downsample", "bn3"),
     "timm regnety": (lambda: timm.create_model("regnety_002"), "Bottleneck", "downsample", "conv3"),
+    "timm ghostnet": (lambda: timm.create_model("ghostnet_100"), "GhostBottleneck", "shortcut", "ghost2"),
+    "timm resnext26ts": (lambda: timm.create_model("resnext26ts"), "BottleneckBlock", "shortcut", "conv3_1x1"),
     "timm bit": (lambda: timm.create_model("resnetv2_50x1_bit"), "PreActBottleneck", "downsample", "conv3"),
     "transformers resnet": (
         lambda: HF.ResNetForImageClassification(HF.ResNetConfig(**SMALL)),
@@ -126,6 +128,42 @@ def test_names_and_order_do_not_matter(first):
     row = [Swapped(first) for _ in range(3)]
     net = nn.Sequential(nn.Conv2d(3, 8, 3), *row, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
     check(sl.adopt(net, image=sl.ImageSpec(size=(64, 64))), row, "branch", "downsample")
+
+
+class Plain(nn.Module):
+    """A unit as in many small ResNets: where the shortcut is the identity, it is a sequence of nothing."""
+
+    def __init__(self, wide, activation):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(8, wide, 3, padding=1), nn.ReLU(), nn.Conv2d(wide, wide, 3, padding=1))
+        self.shortcut = nn.Sequential() if wide == 8 else nn.Sequential(nn.Conv2d(8, wide, 1))
+        self.activation = activation
+
+    def forward(self, x):
+        out = self.body(x)
+        out += self.shortcut(x)
+        return self.activation(out)
+
+
+def plain(activation):
+    row = [Plain(8, activation) for _ in range(3)] + [Plain(16, activation)]
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), *row, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)).eval()
+    return net, row
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.SiLU(), nn.GELU(), nn.Hardswish(), nn.Identity()])
+def test_the_identity_is_a_skip_and_the_sum_may_be_followed_by_an_activation(activation):
+    net, row = plain(activation)
+    check(sl.adopt(net, image=sl.ImageSpec(size=(64, 64))), row, "shortcut", "body")
+
+
+def test_what_comes_after_the_sum_is_no_branch():
+    """Beside a branch of a thousand times its size, the shortcut and the unit's own output make up its output, too."""
+    net, row = plain(nn.ReLU())
+    with torch.no_grad():
+        for unit in row:
+            unit.body[2].weight *= 1e4
+    check(sl.adopt(net, image=sl.ImageSpec(size=(64, 64))), row, "shortcut", "body")
 
 
 def test_adopting_keeps_no_record_and_no_gradient():

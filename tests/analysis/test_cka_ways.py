@@ -58,6 +58,19 @@ def test_shifts_are_permutations(m):
         assert torch.isclose(found, want, atol=1e-3).all((1, 2)).any()
 
 
+def test_batches_are_small_where_only_the_printed_value_is_asked_for():
+    model, images = sl.build("vit-nano4", classes=3, depth=1), torch.rand(140, 3, 32, 32)
+    plain, more = (sl.cka(model, None, images, layers="blocks", ways=w) for w in ((), "within class"))
+    assert plain.how["batch"] == 64
+    assert "batches of 64" in plain.caption
+    assert more.how["batch"] == 128
+    assert (more.how["n"], more.how["dropped"]) == (140, 0)
+    given = sl.cka(model, None, images, layers="blocks", batch=128)
+    assert np.array_equal(given.similarity, more.similarity)  # which a way beside it does not change
+    with pytest.raises(ValueError, match="batch must be a positive whole number; got 0"):
+        sl.cka(model, None, images, batch=0)
+
+
 def test_calibrated(vit, images):
     """Unrelated features have p of any size, the layers of one network the smallest there is."""
     found = sl.cka(vit, None, images, layers="blocks", ways=["calibrated"], batch=48)

@@ -11,7 +11,8 @@ from sightline.report.atlas.answers import answers
 from sightline.report.atlas.figures import FIGURES
 from sightline.report.atlas.page import figures
 from sightline.report.page import PLURAL
-from sightline.studies.engine.results import caution
+from sightline.studies.engine.results import caution, takes
+from sightline.studies.verdict import Verdict
 from tests.studies.made_up import write_all
 
 DRAWN = ("data", "positions", "pooling", "skips", "seeing")
@@ -71,16 +72,39 @@ def test_open_questions_are_answered_from_numbers_or_not_at_all(folder):
     assert "C11 is not measured yet." in said["Does the residual connection of a Transformer act like that of a CNN?"]
 
 
+def test_an_answer_says_what_is_required_where_nothing_is_shown():
+    e = sl.studies.over_seeds("accuracy, GAP minus CLS", [0.0, 0.02, 0.04], side="within", margin=0.01)
+    row = {"claim": "V5", "smoke": False, "state": e.state, "effects": [{**vars(e), "state": e.state}]}
+    said = dict(answers([row]))["Do models with a class token and with average pooling learn the same representation?"]
+    assert said.startswith("It is undecided whether both reach the same accuracy")
+    assert "0.020 [-0.030 to 0.070]; required: between -0.01 and 0.01)." in said
+
+
 def test_an_undecided_claim_says_what_it_would_take(folder):
     rows = {row["claim"]: row for row in sl.studies.judge_folder(folder)}
     assert rows["V1"]["takes"] == ""
     assert "at least 3 training seeds" in rows["C11"]["takes"]
 
+    def needed(*values, **place):
+        effects = tuple(sl.studies.over_seeds("gain", [v, v + 0.1, v - 0.1], **place) for v in values)
+        return takes(Verdict(claim="C1", source="", statement="", models=(), effects=effects))
 
-def test_rows_for_machines(folder, capsys):
+    # half the interval is 0.1 t / root n: below 0.15 from 5 seeds on, below 0.05 from 18 on
+    assert needed(0.15).endswith("about 5 training seeds would decide it: it would then hold.")
+    assert needed(0.15, 0.05).endswith("about 18 training seeds would decide it: it would then hold.")
+    assert needed(-0.15, 0.05).endswith("about 5 training seeds would decide it: it would then not hold.")
+    assert needed(0.05, side="within", margin=0.2).endswith(
+        "about 5 training seeds would decide it: it would then hold."
+    )
+    assert "1,000 training seeds would not decide it" in needed(1e-4)
+
+
+def test_rows_for_machines(folder, capsys, tmp_path):
     from sightline.cli import main
 
-    main(["study", "report", str(folder), "--json"])
+    page = tmp_path / "atlas.html"
+    main(["study", "report", str(folder), "--json", "--to", str(page)])
+    assert page.exists()
     rows = sl.spec.from_json(capsys.readouterr().out)
     assert len(rows) == sum(len(sl.studies.get_study(name).decides) for name in DRAWN)
     for row in rows:
@@ -112,3 +136,10 @@ def test_a_control_that_did_not_come_out_is_said():
     assert "null holds" in caution({"null": {**effect, "state": "holds"}})
     assert "positive control is undecided" in caution({"positive control": {**effect, "state": "undecided"}})
     assert caution({"positive control": {"low": math.nan, "high": math.nan, "state": "undecided"}}) == ""
+    twins = {f"untrained twins, {i}": {**effect, "state": "holds"} for i in (1, 2)}
+    assert "architecture is enough" in caution(twins, "holds")
+    assert (
+        caution(twins, "does not hold")
+        == caution({**twins, "untrained twins, 2": {"state": "undecided"}}, "holds")
+        == ""
+    )

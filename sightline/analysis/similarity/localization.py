@@ -168,7 +168,7 @@ def localization(
     with evaluation_mode(s):
         for made in images.batches([s], what="localization"):
             if len(made) < SMALLEST:
-                log.warning("The last batch has %d images, fewer than %d: left out.", len(made), SMALLEST)
+                log.warning("The last batch has fewer than %d images (%d): left out.", SMALLEST, len(made))
                 continue
             with record(s.model, name, *earlier) as tape:
                 s.model(made.images[0])

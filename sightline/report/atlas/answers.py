@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.studies.effects import decisive_effect, effect_text
+from sightline.studies.effects import decisive_effect, effect_text, requirement
 
 Row = Mapping[str, Any]
 
@@ -24,7 +24,8 @@ class AnswerPart:
         effect = None if row is None else decisive_effect(row["effects"])
         if row is None or effect is None or not math.isfinite(effect["value"]):
             return f"{self.claim} is not measured yet."
-        numbers = f"({self.claim}: {effect['what']}, {effect_text(effect)})"
+        required = "" if row["state"] == "holds" else f"; required: {requirement(effect)}"
+        numbers = f"({self.claim}: {effect['what']}, {effect_text(effect)}{required})"
         match row["state"]:
             case "holds":
                 return f"{self.that[0].upper()}{self.that[1:]}{f', so {self.so}' if self.so else ''} {numbers}."
@@ -51,9 +52,7 @@ QUESTIONS: dict[str, tuple[AnswerPart, ...]] = {
         AnswerPart(
             "C12", "late changes of the class token come from the MLP, and its cosines cross over as its ratios"
         ),
-        AnswerPart(
-            "C17", "the other tokens at the top predict the class poorly, and well where training averages them"
-        ),
+        AnswerPart("C17", "the other tokens at the top predict the class better where training averages them"),
     ),
     "Do models with a class token and with average pooling learn the same representation?": (
         AnswerPart("V5", "both reach the same accuracy, each at its own learning rate"),

@@ -26,7 +26,7 @@ class Axes:
     y: str
     log: bool = False  # of x
     names: tuple[str, ...] = ()  # of the places 0, 1, 2, ... on x
-    square: bool = False  # of a heat map
+    joined: bool = True  # points of one name; heads of two blocks are not the same head
 
 
 def text(x: float, y: float, words: str, *, at: str = "middle", turn: bool = False) -> str:
@@ -76,7 +76,8 @@ def lines(series: Mapping[str, Sequence[Point]], axes: Axes) -> Markup:
         body.append(text(at(x, y0)[0], HEIGHT - BOTTOM + 14, name))
     for color, points in zip(COLORS * 3, series.values()):
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in (at(p[0], p[1]) for p in points))
-        body.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>')
+        if axes.joined:
+            body.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>')
         for x, value, low, high in points:
             a, b = at(x, value)
             body.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.8" fill="{color}"/>')

@@ -38,10 +38,10 @@ class Drawn:
             return []
 
     def curve(self, of: Callable[[SeedNumbers], Sequence[float]], *, depth: bool = False) -> list[Point]:
-        """A point for every entry of a list; `depth` spreads them from 0 to 1."""
+        """A point for every entry of a list, counted from 1; `depth` spreads them from 0 to 1."""
         length = len(self.first(of))
-        over = max(1, length - 1) if depth else 1
-        return [p for i in range(length) for p in self.point(i / over, lambda s, i=i: of(s)[i])]  # type: ignore[misc]
+        places = [i / max(1, length - 1) if depth else i + 1 for i in range(length)]
+        return [p for i, x in enumerate(places) for p in self.point(x, lambda s, i=i: of(s)[i])]  # type: ignore[misc]
 
     def first(self, of: Callable[[SeedNumbers], Any]) -> Any:
         """What the first seed that has it says."""

@@ -14,6 +14,7 @@ from sightline.studies.definitions.vit import compute, data, pooling, positions
 from sightline.studies.engine.study import MissingNumberError, SeedNumbers
 
 BLOCK, ACCURACY, CKA = "block", "accuracy", "CKA"
+DISTANCE = "distance / uniform"  # of attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +141,17 @@ def distance_panels(d: Drawn, models: Sequence[str] = ("ViT", "hybrid")) -> list
         heads = d.table(seen("distance", who))
         nan = float("nan")
         ranks = {
-            f"head {k + 1}": [(float(i), float(row[k]), nan, nan) for i, row in enumerate(heads, 1)]
+            nth(k, heads.shape[1]): [(float(i), float(row[k]), nan, nan) for i, row in enumerate(heads, 1)]
             for k in range(heads.shape[1])
         }
-        panels.append((who, lines(ranks, Axes(x=BLOCK, y="distance / uniform"))))
+        panels.append((who, lines(ranks, Axes(x=BLOCK, y=DISTANCE, joined=False))))
     return panels
+
+
+def nth(head: int, heads: int) -> str:
+    """What a head is called that is sorted by distance within its block."""
+    ends = {0: "most local head", heads - 1: "most global head"}
+    return ends.get(head, f"head {head + 1} by distance")
 
 
 def sorted_heads(d: Drawn) -> list[Panel]:
@@ -158,7 +165,7 @@ def sorted_lines(heads: np.ndarray) -> Any:
     series = {
         f"block {b + 1}": [(float(k), float(x), nan, nan) for k, x in enumerate(np.sort(heads[b]), 1)] for b in blocks
     }
-    return lines(series, Axes(x="head, sorted", y="distance / uniform"))
+    return lines(series, Axes(x="head, sorted by distance", y=DISTANCE))
 
 
 def heads_by_data(d: Drawn) -> list[Panel]:
@@ -314,7 +321,7 @@ FIGURES = tuple(
             "ViT, figures 7 and 11",
             "seeing",
             distance_panels,
-            "Attention distance of the heads by block, mean over seeds.",
+            "Attention distance of every head by block, in units of that of uniform attention; mean over seeds.",
         ),
         ("ViT, figure 8", "compute", by_shape, "Depth, width and patch size at equal compute."),
         ("ViT, figure 9", "pooling", by_rate, "Class token and average pooling by learning rate."),
@@ -333,16 +340,31 @@ FIGURES = tuple(
             similar_across,
             "CKA of all layers of two models, from 0 (dark) to 1, the lowest at the bottom left.",
         ),
-        ("Raghu et al., figure 3", "seeing", sorted_heads, "Attention distance of the lowest and the highest blocks."),
-        ("Raghu et al., figure 4", "data", heads_by_data, "The same of a large ViT, by number of training images."),
-        ("Raghu et al., figure 5", "seeing", head_groups, "Heads from local to global, and layers of a CNN."),
+        (
+            "Raghu et al., figure 3",
+            "seeing",
+            sorted_heads,
+            "Attention distance of the heads of the lowest and the highest blocks.",
+        ),
+        (
+            "Raghu et al., figure 4",
+            "data",
+            heads_by_data,
+            "Attention distance of the heads of a large ViT, by number of training images.",
+        ),
+        (
+            "Raghu et al., figure 5",
+            "seeing",
+            head_groups,
+            "CKA of the heads of the lowest block, from local to global, with the lowest layers of the BiT.",
+        ),
         ("Raghu et al., figure 6", "seeing", receptive, "Effective receptive fields (root of the mean gradient)."),
-        ("Raghu et al., figure 7", "seeing", ratios, "Norm of the skip over that of the branch."),
+        ("Raghu et al., figure 7", "seeing", ratios, "Norm of the skip over that of the branch, natural logarithm."),
         (
             "Raghu et al., figure 8",
             "skips",
             without_skips,
-            "CKA of the blocks after training without the skips of one, from 0 (dark) to 1.",
+            "CKA of the blocks after training without the skips of one, from 0 (dark) to 1, the lowest bottom left.",
         ),
         (
             "Raghu et al., figure 9",
@@ -350,7 +372,12 @@ FIGURES = tuple(
             places_of_both,
             "CKA of each token at the top with every patch; bright is similar, each model in its own scale.",
         ),
-        ("Raghu et al., figure 10", "pooling", places_by_pool, "The same after CLS and after GAP training."),
+        (
+            "Raghu et al., figure 10",
+            "pooling",
+            places_by_pool,
+            "CKA of each token at the top with every patch, after CLS and after GAP training.",
+        ),
         ("Raghu et al., figure 11", "pooling", five_curves, "Probes of tokens after CLS and after GAP training."),
         ("Raghu et al., figure 12", "data", kept_by_data, "CKA by block with the twin that saw all data."),
         ("Raghu et al., figure 13", "data", probes_by, "Probes by block, amount of data and family."),

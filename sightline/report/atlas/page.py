@@ -17,7 +17,7 @@ from sightline.report.atlas.forest import FULL, ROW, WIDTH, all_claims, forest
 from sightline.report.page import PLURAL, STATES, environment
 from sightline.spec import atomic, legible
 from sightline.studies.definitions.table import STUDIES, get_study
-from sightline.studies.effects import LEVEL
+from sightline.studies.effects import LEVEL, requirement
 from sightline.studies.engine.results import core_hours, judge_folder, read_results, read_spent, result_files
 from sightline.studies.engine.study import SeedNumbers
 
@@ -127,7 +127,7 @@ def card(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def said(e: Mapping[str, Any]) -> str:
     """Value, interval and what is required, in a line."""
-    place = f"within {e['margin']:g} of {e['bound']:g}" if e["side"] == "within" else f"{e['side']} {e['bound']:g}"
+    place = requirement(e)
     known = math.isfinite(e["low"]) and math.isfinite(e["high"])
     if not math.isfinite(e["value"]):
         return f"not measured yet; required: {place}"

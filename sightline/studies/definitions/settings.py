@@ -10,6 +10,7 @@ from sightline.training.recipes.laptop import laptop_bit, laptop_lejepa, laptop_
 SIZE = 24  # pixels: 6 x 6 patches of 4
 BATCH, STEPS = 64, 1500
 GUESS = 0.1  # accuracy of a guess among the ten classes of CIFAR-10
+FIGURE = "shown as a figure, without a number"  # what the paper prints of some claims
 LR = {"ViT": 1.5e-3, "BiT": 0.05}  # half of the laptop recipes' batch: about the root of it for AdamW, half for SGD
 
 # about 8 and 11 million MACs an image, and twice to four times as many

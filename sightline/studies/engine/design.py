@@ -10,9 +10,10 @@ import torch
 from sightline.models.construct import build
 from sightline.models.costs import cost
 from sightline.studies.definitions.table import get_study
+from sightline.studies.effects import requirement
 from sightline.studies.engine.specs import Training
 from sightline.studies.engine.store import with_needs
-from sightline.studies.engine.study import Question, check_seeds
+from sightline.studies.engine.study import check_seeds
 
 CLASSES = 20
 BASE = 400 * 2**20  # bytes of a process with torch before it builds a model
@@ -56,18 +57,15 @@ def describe_study(name: str, *, seeds: int | Sequence[int] | None = None) -> di
 
 def statistics(d: Any) -> list[dict[str, Any]]:
     """The questions of one claim, and those of its controls."""
-    rows = [{"claim": d.claim, "statistic": q.what, "required": required(q), "control": ""} for q in d.questions]
+    rows = [
+        {"claim": d.claim, "statistic": q.what, "required": requirement(vars(q)), "control": ""} for q in d.questions
+    ]
     for kind, q in (("null: must not hold", d.null), ("positive: must hold", d.control)):
         if q is not None:
-            rows.append({"claim": d.claim, "statistic": q.what, "required": required(q), "control": kind})
+            rows.append({"claim": d.claim, "statistic": q.what, "required": requirement(vars(q)), "control": kind})
     if d.from_verdicts:
         rows.append({"claim": d.claim, "statistic": "that of sl.verdicts, per seed", "required": "", "control": ""})
     return rows
-
-
-def required(q: Question) -> str:
-    """Where the interval must lie."""
-    return f"within {q.margin:g} of {q.bound:g}" if q.side == "within" else f"{q.side} {q.bound:g}"
 
 
 def expected_cost(trainings: Sequence[Training]) -> tuple[float, int]:

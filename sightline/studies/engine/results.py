@@ -26,6 +26,7 @@ from sightline.untrusted import escape_controls, printable
 Numbers = dict[int, dict[Label, dict[str, Any]]]
 KEY = re.compile("[0-9a-f]{16}")
 EARLIER = "earlier.json"
+MOST_NEEDED = 1000  # training seeds that are tried for a claim that is undecided
 
 
 def write_results(store: Store, name: str, plan: Mapping[int, Mapping[Label, Measurement]], *, smoke: bool) -> Path:
@@ -191,7 +192,7 @@ def judge_results(path: str | Path) -> list[dict[str, Any]]:
                 "controls": found,
                 "constructed": constructed().get(f"{study.name}/{d.claim}", []),
                 "takes": takes(v),
-                "caution": caution(found),
+                "caution": caution(found, v.state),
                 "smoke": held["smoke"],
             }
             rows.append(claim_row(v, study.name, study.scale, d.paper) | more)
@@ -210,14 +211,18 @@ def controls(d: Decides, seeds: Sequence[SeedNumbers]) -> dict[str, dict[str, An
     return found
 
 
-def caution(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A sentence where a control did not come out as it must, so that the statistic may not show what it is for."""
+def caution(found: Mapping[str, Mapping[str, Any]], state: str = "") -> str:
+    """A sentence where a control did not come out as it must, so that the statistic may not show what it is for; and
+    where a claim holds for untrained networks as well, so that it is not about training."""
     null, positive = found.get("null"), found.get("positive control")
     if null is not None and null["state"] == "holds":
         return "the null holds, so the statistic finds the effect where there is none."
     if positive is not None and math.isfinite(positive["low"]) and positive["state"] != "holds":
         said = "is undecided" if positive["state"] == "undecided" else "does not hold"
         return f"the positive control {said}, so an effect of this size might not be found here."
+    twins = [e["state"] for kind, e in found.items() if kind.startswith("untrained twins")]
+    if state == "holds" and twins and set(twins) == {"holds"}:
+        return "it holds for the untrained twins, too, so the architecture is enough for it."
     return ""
 
 
@@ -236,10 +241,19 @@ def takes(v: Verdict) -> str:
     open_ = [e for e in v.effects if e.state == "undecided"]
     if not open_ or not all(math.isfinite(e.low) for e in open_):
         return f"To be decided it needs all its measurements for at least {FEWEST_SEEDS} training seeds."
-    most = max(seeds_needed(e) for e in open_)
-    if not math.isfinite(most):
-        return "The effect lies so near its bound that no number of seeds here would decide it."
-    return f"If the effect and its spread stay as they are, about {most:.0f} training seeds would decide it."
+    refuting = [e for e in open_ if not on_claimed_side(e)]  # one of them is enough
+    needed = list(map(seeds_needed, refuting or open_))
+    seeds = min(needed) if refuting else max(needed)
+    if not math.isfinite(seeds):
+        return f"An effect lies so near its bound that {MOST_NEEDED:,} training seeds would not decide it."
+    answer = "it would then not hold" if refuting else "it would then hold"
+    return f"If effects and spread stay as they are, about {seeds:.0f} training seeds would decide it: {answer}."
+
+
+def on_claimed_side(e: Effect) -> bool:
+    """Whether the value, whatever its interval, lies where the claim has it."""
+    gap = e.value - e.bound
+    return {"above": gap > 0, "below": gap < 0}.get(e.side, abs(gap) < e.margin)
 
 
 def seeds_needed(e: Effect) -> float:
@@ -247,7 +261,7 @@ def seeds_needed(e: Effect) -> float:
     gap = abs(e.value - e.bound)
     gap = abs(gap - e.margin) if e.side == "within" else gap
     spread = (e.high - e.low) / 2 * math.sqrt(e.n) / t95(e.n - 1) if e.n > 1 else math.nan
-    wanted = (n for n in range(FEWEST_SEEDS, 1000) if t95(n - 1) * spread / math.sqrt(n) < gap)
+    wanted = (n for n in range(FEWEST_SEEDS, MOST_NEEDED + 1) if t95(n - 1) * spread / math.sqrt(n) < gap)
     return next(wanted, math.inf)
 
 

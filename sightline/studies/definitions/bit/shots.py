@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from sightline.studies.definitions.settings import few_shot
+from sightline.studies.definitions.settings import FIGURE, few_shot
 from sightline.studies.definitions.vit.data import MUCH, OTHER, OTHER_TEST, train
 from sightline.studies.engine.specs import Measurement
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study, seed_null
@@ -62,6 +62,7 @@ STUDY = Study(
             claim="B4",
             source="BiT, figure 4",
             statement="More shots give higher accuracy, and one shot has the largest variance.",
+            paper=FIGURE,
             questions=tuple(
                 q
                 for f in FAMILIES

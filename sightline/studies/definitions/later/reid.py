@@ -48,7 +48,8 @@ STUDY = Study(
                 ),
             ),
             null=Question(
-                what="the same with individuals shuffled", of=lambda s: gain(s, "patches by chance", "whole by chance")
+                what="retrieval, foreground patches minus pooled, individuals shuffled",
+                of=lambda s: gain(s, "patches by chance", "whole by chance"),
             ),
             control=Question(
                 what="mean average precision of whole images, minus with individuals shuffled",

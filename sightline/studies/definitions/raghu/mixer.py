@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sightline.studies.definitions.settings import CIFAR_TEST, accuracy, similarity, untrained
+from sightline.studies.definitions.settings import CIFAR_TEST, FIGURE, accuracy, similarity, untrained
 from sightline.studies.definitions.vit.data import MUCH, train
 from sightline.studies.engine.specs import Measurement
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study, seed_null
@@ -43,6 +43,7 @@ STUDY = Study(
             claim="C24",
             source="Raghu et al., appendix H",
             statement="The layers of a Mixer are more similar to those of a ViT than to those of a ResNet.",
+            paper=FIGURE,
             questions=(
                 Question(
                     what="CKA of Mixer and ViT minus Mixer and BiT", of=lambda s: alike(s, "ViT") - alike(s, "BiT")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from sightline.studies.claims import CLAIMS
-from sightline.studies.definitions.settings import CIFAR_TEST, SIZE, untrained
+from sightline.studies.definitions.settings import CIFAR_TEST, FIGURE, SIZE, untrained
 from sightline.studies.definitions.vit.data import MUCH, train
 from sightline.studies.engine.analyses import ONE_GRID
 from sightline.studies.engine.specs import Images, Measurement, Training
@@ -53,7 +53,7 @@ def decides(claim: str, measured: str) -> Decides:
     known = next(c for c in CLAIMS if c.number == claim)
     return Decides(
         claim=claim,
-        paper=PAPER.get(claim, "shown as a figure, without a number"),
+        paper=PAPER.get(claim, FIGURE),
         source=known.source,
         statement=known.statement,
         from_verdicts=measured,

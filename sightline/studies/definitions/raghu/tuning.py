@@ -58,15 +58,19 @@ STUDY = Study(
             claim="C23",
             source="Raghu et al., figures G.1 and G.2",
             statement="Lower blocks survive fine-tuning and are alike across sizes; far tasks change upper ones more.",
+            paper="the first 4 or 5 of 12 blocks survive all of seven tasks",
             questions=(
                 Question(
                     what="CKA before and after tuning, lowest third", of=lambda s: mean(s, NEAR + FAR)[0], bound=0.9
                 ),
                 Question(
-                    what="the same, lowest minus top third",
+                    what="CKA before and after tuning, lowest minus top third",
                     of=lambda s: mean(s, NEAR + FAR)[0] - mean(s, NEAR + FAR)[1],
                 ),
-                Question(what="top third, near minus far tasks", of=lambda s: mean(s, NEAR)[1] - mean(s, FAR)[1]),
+                Question(
+                    what="CKA before and after tuning, top third, near minus far tasks",
+                    of=lambda s: mean(s, NEAR)[1] - mean(s, FAR)[1],
+                ),
                 Question(what="CKA of two sizes, lowest minus top third", of=sizes),
             ),
             null=Question(

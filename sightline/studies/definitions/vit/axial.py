@@ -9,6 +9,7 @@ from sightline.models.costs import cost
 from sightline.studies.definitions.settings import (
     CIFAR,
     CIFAR_TEST,
+    FIGURE,
     GUESS,
     MODELS,
     SIZE,
@@ -65,6 +66,7 @@ STUDY = Study(
             claim="axial attention",
             source="ViT, appendix D.6",
             statement="At equal depth axial attention is more accurate, at a higher cost.",
+            paper=FIGURE,
             questions=(Question(what="accuracy, axial minus full attention", of=lambda s: ahead(s, AXIAL)),),
             null=NULL,
             control=Question(what="accuracy, axial attention", of=lambda s: s.accuracy(attention=AXIAL), bound=GUESS),

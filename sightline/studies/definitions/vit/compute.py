@@ -6,7 +6,17 @@ from typing import Any
 
 from sightline.models.construct import build
 from sightline.models.costs import cost
-from sightline.studies.definitions.settings import BATCH, CIFAR, CIFAR_TEST, MODELS, SIZE, STEPS, accuracy, training
+from sightline.studies.definitions.settings import (
+    BATCH,
+    CIFAR,
+    CIFAR_TEST,
+    FIGURE,
+    MODELS,
+    SIZE,
+    STEPS,
+    accuracy,
+    training,
+)
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
@@ -101,7 +111,7 @@ STUDY = Study(
                     of=lambda s: ahead(s, "hybrid", "ViT", SMALLEST),
                 ),
                 Question(
-                    what="that lead, at the smallest minus at the largest budget",
+                    what="lead of the hybrid over the ViT, smallest minus largest budget",
                     of=lambda s: ahead(s, "hybrid", "ViT", SMALLEST) - ahead(s, "hybrid", "ViT", LARGEST),
                 ),
             ),
@@ -119,6 +129,7 @@ STUDY = Study(
             claim="V12",
             source="ViT, figure 8",
             statement="More depth helps more than more width, and smaller patches help.",
+            paper=FIGURE,
             questions=(
                 Question(
                     what="accuracy at equal MACs, twice the depth minus 1.4 times the width",

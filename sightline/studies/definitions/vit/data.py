@@ -138,12 +138,12 @@ STUDY = Study(
                     of=lambda s: five_shot(s, "BiT", LITTLE) - five_shot(s, "ViT", LITTLE),
                 ),
                 Question(
-                    what="the same after 50,000",
+                    what="5-shot accuracy on another task after 50,000 images, BiT minus ViT",
                     of=lambda s: five_shot(s, "BiT", MUCH) - five_shot(s, "ViT", MUCH),
                     side="below",
                 ),
                 Question(
-                    what="gain from 7,000 to 50,000, ViT minus BiT",
+                    what="gain in 5-shot accuracy from 7,000 to 50,000 images, ViT minus BiT",
                     of=lambda s: last_gain(s, "ViT") - last_gain(s, "BiT"),
                 ),
             ),
@@ -169,12 +169,12 @@ STUDY = Study(
                 ),
             ),
             null=Question(
-                what="the same, 50,000 images minus another seed",
+                what="distance of that head, 50,000 images minus another seed",
                 of=lambda s: nearest(s, MUCH) - nearest(s.next(), MUCH),
                 noise=True,
             ),
             control=Question(
-                what="the same, untrained minus 50,000 images",
+                what="distance of that head, untrained minus 50,000 images",
                 of=lambda s: nearest(s, MUCH, "untrained distances") - nearest(s, MUCH),
             ),
         ),
@@ -188,14 +188,17 @@ STUDY = Study(
                     what="CKA with the full-data twin, lowest minus top third of the blocks, ViT",
                     of=lambda s: low_minus_top(s, "ViT"),
                 ),
-                Question(what="the same, large ViT", of=lambda s: low_minus_top(s, "large ViT")),
+                Question(
+                    what="CKA with the full-data twin, lowest minus top third of the blocks, large ViT",
+                    of=lambda s: low_minus_top(s, "large ViT"),
+                ),
                 Question(
                     what="CKA with the full-data twin, top third, small minus large ViT",
                     of=lambda s: top(s, "ViT") - top(s, "large ViT"),
                 ),
             ),
             null=Question(
-                what="top third, small ViT minus the small ViT of another seed",
+                what="CKA with the full-data twin, top third, small ViT minus that of another seed",
                 of=lambda s: top(s, "ViT") - top(s.next(), "ViT"),
                 noise=True,
             ),
@@ -218,7 +221,7 @@ STUDY = Study(
                     of=lambda s: middle(s, "ViT", MUCH) - middle(s, "ViT", LITTLE),
                 ),
                 Question(
-                    what="the same, large ViT",
+                    what="probe of the middle block, 50,000 minus 1,000 images, large ViT",
                     of=lambda s: middle(s, "large ViT", MUCH) - middle(s, "large ViT", LITTLE),
                 ),
             ),

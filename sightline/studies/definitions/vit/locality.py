@@ -61,14 +61,19 @@ STUDY = Study(
             statement="A ResNet leads with little data because of its prior of locality, which a ViT does not have.",
             questions=(
                 Question(what="BiT minus ViT, in order minus permuted, 1,000 images", of=lambda s: prior(s, LITTLE)),
-                Question(what="the same, 50,000 images", of=lambda s: prior(s, MUCH)),
+                Question(what="BiT minus ViT, in order minus permuted, 50,000 images", of=lambda s: prior(s, MUCH)),
                 Question(
                     what="ViT, permuted minus in order, 1,000 images",
                     of=lambda s: loss(s, LITTLE),
                     side="within",
                     margin=POINT,
                 ),
-                Question(what="the same, 50,000 images", of=lambda s: loss(s, MUCH), side="within", margin=POINT),
+                Question(
+                    what="ViT, permuted minus in order, 50,000 images",
+                    of=lambda s: loss(s, MUCH),
+                    side="within",
+                    margin=POINT,
+                ),
             ),
             null=seed_null("BiT minus ViT, in order, 1,000 images", lambda s: gap(s, LITTLE, "in order")),
             control=Question(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sightline.studies.definitions.settings import (
     CIFAR,
     CIFAR_TEST,
+    FIGURE,
     GUESS,
     LEARN,
     LR,
@@ -139,6 +140,7 @@ STUDY = Study(
             claim="C16",
             source="Raghu et al., figure 10",
             statement="Trained with average pooling, a ViT loses localization.",
+            paper=FIGURE,
             questions=(
                 Question(
                     what="CKA of tokens with their own patch minus with others, CLS minus GAP",
@@ -146,7 +148,7 @@ STUDY = Study(
                 ),
             ),
             null=Question(
-                what="the same of the untrained twins",
+                what="CKA of tokens with their own patch minus with others, CLS minus GAP, untrained twins",
                 of=lambda s: own(s, "cls", "untrained own patch") - own(s, "gap", "untrained own patch"),
             ),
             control=Question(
@@ -157,7 +159,7 @@ STUDY = Study(
         Decides(
             claim="C17",
             source="Raghu et al., figure 11a",
-            statement="Single tokens at the top predict the class poorly after CLS training, well after GAP training.",
+            statement="Single tokens at the top predict the class better after GAP training than after CLS training.",
             paper="6 to 10 % and 57 to 58 %",
             questions=(
                 Question(
@@ -180,6 +182,7 @@ STUDY = Study(
             claim="C18",
             source="Raghu et al., figure 11b",
             statement="Probed as they were trained, both end up equal; GAP's first token is poor early, good late.",
+            paper=FIGURE,
             questions=(
                 Question(
                     what="probe at the end, CLS model's class token minus GAP model's mean",
@@ -217,6 +220,7 @@ STUDY = Study(
             claim="C19",
             source="Raghu et al., appendix D",
             statement="CLS and GAP models agree up to the middle and differ at the end.",
+            paper="up to block 6 of 12; strongly different in blocks 11 and 12",
             questions=(
                 Question(
                     what="CKA with the GAP twin minus with a CLS model of another seed, lower half",
@@ -224,7 +228,11 @@ STUDY = Study(
                     side="within",
                     margin=0.05,
                 ),
-                Question(what="the same, last block", of=lambda s: gap_twin(s)[-1], side="below"),
+                Question(
+                    what="CKA with the GAP twin minus with a CLS model of another seed, last block",
+                    of=lambda s: gap_twin(s)[-1],
+                    side="below",
+                ),
             ),
             null=Question(
                 what="CKA with another seed, last block, minus that of the next seed",

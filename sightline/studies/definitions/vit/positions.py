@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import hypot
 
-from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, GUESS, LR, accuracy, training, untrained
+from sightline.studies.definitions.settings import CIFAR, CIFAR_TEST, FIGURE, GUESS, LR, accuracy, training, untrained
 from sightline.studies.engine.specs import Measurement, Training
 from sightline.studies.engine.study import Decides, Question, SeedNumbers, Study
 
@@ -125,7 +125,7 @@ STUDY = Study(
                 ),
             ),
             null=Question(
-                what="the same between seeds at the first rate minus at the first rate once more",
+                what="distance of the patterns, between two seeds minus between two others",
                 of=lambda s: between_seeds(s) - between_seeds(s.next()),
                 noise=True,
             ),
@@ -138,6 +138,7 @@ STUDY = Study(
             claim="V7",
             source="ViT, figure 7 middle",
             statement="Close patches have similar position embeddings, and so do those of one row or column.",
+            paper=FIGURE,
             questions=(
                 Question(
                     what="rank correlation of similarity and distance",
