@@ -1,5 +1,5 @@
-"""What the folder of a run says of weights that were loaded from it: whose they are, how sure they may sound, and
-whether their training collapsed."""
+"""What the folder of a run says of weights that were loaded from it: whose they are, how sure they may sound, whether
+their training collapsed, and whether it had labels."""
 
 import os
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from sightline import fingerprints
 from sightline.untrusted import read_json
 
 COLDEST, HOTTEST = 0.2, 20.0  # temperatures
+UNLABELED = ("masked", "mae", "lejepa")  # tasks that leave the head of a model as it was
 
 
 def find_run(model: Any) -> Path | None:
@@ -44,6 +45,17 @@ def run_temperature(source: Any) -> float:
     ended = _record_beside(source).get("ended")
     found = ended.get("temperature") if isinstance(ended, Mapping) else None
     return float(found) if isinstance(found, int | float) and COLDEST <= found <= HOTTEST else 1.0
+
+
+def untrained_head(model: Any) -> str:
+    """The run that a model was loaded from and its task, if that learned without labels and the head is all zeros."""
+    source, head = str(getattr(getattr(model, "loaded", None), "source", "")), getattr(model, "head", None)
+    if not isinstance(head, nn.Linear) or head.weight.any():
+        return ""
+    match _record_beside(source):
+        case {"identity": {"recipe": {"task": str(task)}}} if task in UNLABELED:
+            return f"{source} ({task})"
+    return ""
 
 
 def collapse_warnings(source: str) -> tuple[str, ...]:

@@ -170,6 +170,18 @@ def test_a_collapse_is_never_silent(task, tmp_path, caplog):
     assert not sl.load(run.path).loaded.warnings
 
 
+def test_a_head_that_was_never_trained_does_not_answer(whole):
+    """It would give every class the same probability, and call the first one the answer."""
+    run, (_, val) = whole[0], data()
+    loaded = sl.load(run.path)
+    for ask in (lambda: sl.evaluate(loaded, val), lambda: sl.predict(run, val)):
+        with pytest.raises(ValueError, match=r"learned without labels, in .* \(lejepa\), and its head is all zeros"):
+            ask()
+    with torch.no_grad():
+        loaded.head.weight += 0.1
+    assert sl.evaluate(loaded, val).top1 >= 0
+
+
 def test_too_few_images_to_tell_are_said(tmp_path, caplog):
     train, _ = data(num=24)
     settings = {"task": "lejepa", "steps": 1, "batch": 8, "augment": VIEWS}
