@@ -26,6 +26,8 @@ READABLE = 256  # pixels of the shorter side, at least
 OPAQUE = 0.5  # of a mask over its image
 GOLDEN = 0.618034  # turns of hue from one color to the next, so that neighbors differ
 SURE = 0.5  # score from which objects are drawn
+Color = tuple[int, int, int]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,27 +143,29 @@ def sure_objects(found: Detections, score: float) -> Detections:
 
 
 def draw_dense(prediction: DensePrediction) -> Image.Image:
-    """The image with masks in color; of objects also boxes, names and scores. Small images are enlarged, so that names
-    can be read.
+    """The image with masks in color: of objects also boxes, names and scores, of classes a line of names below. Small
+    images are enlarged, so that names can be read.
 
     >>> import numpy as np
     >>> p = sl.dense.DensePrediction(image="a.png", pixels=np.zeros((96, 64, 3), np.uint8),
     ...                              names=("background", "cat"), segments=np.ones((96, 64), int))
-    >>> sl.dense.draw_dense(p).size
-    (256, 384)
+    >>> sl.dense.draw_dense(p).width
+    256
     """
     times = math.ceil(READABLE / min(prediction.pixels.shape[:2]))
     pixels = prediction.pixels.astype(np.float32)
     if prediction.objects is None:
         assert prediction.segments is not None
-        for number in np.unique(prediction.segments).tolist():
-            if number:  # the background stays as it is
-                _blend(pixels, prediction.segments == number, color(number))
-        return _enlarged(pixels, times)
-    for i, mask in enumerate(prediction.objects.masks):
-        _blend(pixels, mask, color(i + 1))
+        shown = [number for number in np.unique(prediction.segments).tolist() if number]
+        for number in shown:  # the background stays as it is
+            _blend(pixels, prediction.segments == number, color(number))
+        return _with_names(_enlarged(pixels, times), {prediction.names[i]: color(i) for i in shown})
+    order = range(len(prediction.objects.masks) - 1, -1, -1)  # the most confident on top
+    for i in order:
+        _blend(pixels, prediction.objects.masks[i], color(i + 1))
     image = _enlarged(pixels, times)
-    _draw_boxes(image, prediction.objects, prediction.names, times)
+    for i in order:
+        _draw_box(image, prediction.objects, i, prediction.names, times)
     return image
 
 
@@ -169,24 +173,51 @@ def _enlarged(pixels: NDArray[np.float32], times: int) -> Image.Image:
     return Image.fromarray(pixels.round().astype(np.uint8).repeat(times, 0).repeat(times, 1))
 
 
-def _blend(pixels: NDArray[np.float32], mask: NDArray[np.bool_], tint: tuple[int, int, int]) -> None:
+def _blend(pixels: NDArray[np.float32], mask: NDArray[np.bool_], tint: Color) -> None:
     pixels[mask] = (1 - OPAQUE) * pixels[mask] + OPAQUE * np.array(tint, np.float32)
 
 
-def _draw_boxes(image: Image.Image, found: Detections, names: tuple[str, ...], times: int) -> None:
-    draw = ImageDraw.Draw(image)
-    font = ImageFont.load_default(size=max(10, min(image.size) // 25))
-    for i, (box, number, score) in enumerate(zip(found.boxes.tolist(), found.classes.tolist(), found.scores.tolist())):
-        left, upper, right, lower = (times * v for v in box)
-        draw.rectangle((left, upper, right - 1, lower - 1), outline=color(i + 1), width=max(1, min(image.size) // 200))
-        text = f"{names[number - 1]} {score:.2f}"
-        x, _, far, low = draw.textbbox((0, 0), text, font=font)
-        above = max(0, upper - low - 1)  # the name stands on its box, or inside where there is no room
-        draw.rectangle((left, above, left + far - x + 1, above + low + 1), fill=color(i + 1))
-        draw.text((left, above), text, fill="white", font=font)
+def _draw_box(image: Image.Image, found: Detections, i: int, names: tuple[str, ...], times: int) -> None:
+    draw, font = ImageDraw.Draw(image), _font(image)
+    left, upper, right, lower = (times * v for v in found.boxes[i].tolist())
+    draw.rectangle((left, upper, right - 1, lower - 1), outline=color(i + 1), width=max(1, min(image.size) // 200))
+    text = f"{names[int(found.classes[i]) - 1]} {found.scores[i]:.2f}"
+    height = _text_size(text, font)[1]
+    _write_name(draw, (left, max(0, upper - height)), text, color(i + 1), font)  # on the box, or inside at the border
 
 
-def color(number: int) -> tuple[int, int, int]:
+def _with_names(image: Image.Image, tints: dict[str, Color]) -> Image.Image:
+    """The image, and below it the names of classes on their colors, in as many lines as it takes."""
+    font, places, x, y = _font(image), {}, 0, image.height
+    line = _text_size("Ag", font)[1]
+    for name in tints:
+        width = _text_size(name, font)[0]
+        x, y = (0, y + line) if x and x + width > image.width else (x, y)
+        places[name] = (x, y)
+        x += width + line // 2
+    out = Image.new("RGB", (image.width, y + line if tints else y), "white")
+    out.paste(image)
+    for name, place in places.items():
+        _write_name(ImageDraw.Draw(out), place, name, tints[name], font)
+    return out
+
+
+def _font(image: Image.Image) -> Font:
+    return ImageFont.load_default(size=max(10, min(image.size) // 25))
+
+
+def _text_size(text: str, font: Font) -> tuple[int, int]:
+    left, _, right, lower = font.getbbox(text)
+    return math.ceil(right - left) + 2, math.ceil(lower) + 2
+
+
+def _write_name(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, tint: Color, font: Font) -> None:
+    width, height = _text_size(text, font)
+    draw.rectangle((*place, place[0] + width - 1, place[1] + height - 1), fill=tint)
+    draw.text(place, text, fill="white", font=font)
+
+
+def color(number: int) -> Color:
     """A color of its own for each number."""
     red, green, blue = colorsys.hsv_to_rgb(number * GOLDEN % 1, 0.85, 0.8 if number % 2 else 0.6)
     return round(255 * red), round(255 * green), round(255 * blue)

@@ -60,6 +60,11 @@ def check_queries(model: ViT, blocks: int) -> None:
     c = model.encoder_config
     if c.position == "relative":
         raise ValueError("Relative positions leave no place for queries in the sequence: use another position=.")
+    if c.attention == "axial":
+        raise ValueError(
+            "Axial attention goes along the rows and columns of patches, where queries have no place: --set "
+            "head=linear or --set head=layers segments with it; detection needs full attention."
+        )
     if blocks > c.depth:
         raise ValueError(f"The queries run through the last {blocks} blocks; this model has {c.depth}: --set decoder.")
 

@@ -19,6 +19,7 @@ from sightline.observe.identity import identify
 from sightline.observe.images import fingerprint
 from sightline.references.matching import published_name
 from sightline.spec import About, Result
+from sightline.weights.runs import untrained_head
 
 TTA = Literal["mirror", "shift"]  # test-time augmentation
 WORST = 24  # mistakes that are kept one by one
@@ -300,10 +301,15 @@ def _shifted(model: Any, images: Tensor) -> Tensor:
 
 
 def check_classifier(model: Any) -> None:
-    """Refuse a model that only gives features."""
+    """Refuse a model that only gives features, and one whose head no training has touched."""
     check_model(model, "features")
     if getattr(getattr(model, "config", None), "classes", 1) == 0:
         raise ValueError("The model has no classifier, only features: use sl.fewshot or sl.evals.LinearProbe.")
+    if where := untrained_head(model):
+        raise ValueError(
+            f"The model has learned without labels, in {where}, and its head is all zeros: train one (sightline tune "
+            "DATA --model RUN --out RUN2), or measure its features (sightline fewshot RUN DATA)."
+        )
 
 
 def match_classes(

@@ -11,8 +11,8 @@ from sightline.models.vit import ViTConfig
 from sightline.references.rows import Reference, tables
 
 SHAPE = {
-    ViTConfig: ("width", "depth", "heads", "mlp_width", "patch"),
-    BiTConfig: ("units", "unit", "width_factor", "stem"),
+    ViTConfig: ("width", "depth", "heads", "mlp_width", "patch", "attention", "norm", "norm_at", "no_skip"),
+    BiTConfig: ("units", "unit", "width_factor", "stem", "norm", "standardize"),
     HybridConfig: ("units", "stem", "width_factor"),
 }
 
@@ -20,7 +20,7 @@ SHAPE = {
 def published_name(model: Any) -> str:
     """The name in the tables of the architecture of a model or configuration; empty if none reports it.
 
-    The size of the images, the head and the number of classes play no role.
+    The size of the images, the position embeddings, the head and the number of classes play no role.
 
     >>> sl.references.published_name(sl.models.config("ViT-B/16", size=384, classes=10))
     'vit-b16'

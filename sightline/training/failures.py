@@ -108,8 +108,8 @@ def watch_rank(run: Run, row: dict[str, Any], *, step: int) -> None:
     if rank < RANK:
         said = f"collapsed: the {what} of all images lie in {rank:.1f} dimensions (effective rank below {RANK:g})"
         log.warning(
-            "At step %s this run has %s: images look alike to the model, and going on will hardly help. Try a larger "
-            "sigreg, a lower lr or a longer warm-up.", f"{step:,}", said,
+            "At step %s this run has %s: images look alike to the model, and further training will hardly help. Try a "
+            "larger sigreg, a lower lr or a longer warm-up.", f"{step:,}", said,
         )  # fmt: skip
         run.log({"step": step, "event": said})
         if before is None or before["step"] > step:

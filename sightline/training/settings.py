@@ -91,7 +91,9 @@ def describe_type(hint: Any) -> str:
         return " or ".join(words)
     if origin is Literal:
         return f"one of {', '.join(args)}"
+    if origin is tuple and args[-1] is not ...:
+        return f"({', '.join(map(describe_type, args))})"
     if origin is tuple:
-        return f"a list such as ({', '.join(describe_type(a) for a in args if a is not ...)}, ...)"
+        return f"a list such as ({describe_type(args[0])}, ...)"
     plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "none"}
     return plain.get(hint, getattr(hint, "__name__", str(hint)))

@@ -28,6 +28,7 @@ from sightline.weights.formats.key_table import SAME, KeyRule
 from sightline.weights.formats.normalize import Location
 from sightline.weights.probe import replay
 from sightline.weights.report import KeyFate, Report, WeightsError
+from sightline.weights.runs import collapse_warnings
 
 log = logging.getLogger("sightline.weights")
 FLOATS = {torch.float64: torch.float64, torch.float32: torch.float32}  # half precision is loaded as float32
@@ -130,7 +131,7 @@ def assemble(checkpoint: Checkpoint, options: LoadOptions, hints: dict[str, Any]
         source=checkpoint.label,
         format=plan.format,
         entries=entries,
-        warnings=(*source.notes, *warnings),
+        warnings=(*source.notes, *collapse_warnings(checkpoint.label), *warnings),
         switches=plan.switches,
         verified=worst,
     )

@@ -1,4 +1,5 @@
-"""What the folder of a run says of weights that were loaded from it: whose they are, and how sure they may sound."""
+"""What the folder of a run says of weights that were loaded from it: whose they are, how sure they may sound, whether
+their training collapsed, and whether it had labels."""
 
 import os
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from sightline import fingerprints
 from sightline.untrusted import read_json
 
 COLDEST, HOTTEST = 0.2, 20.0  # temperatures
+UNLABELED = ("masked", "mae", "lejepa")  # tasks that leave the head of a model as it was
 
 
 def find_run(model: Any) -> Path | None:
@@ -40,12 +42,39 @@ def run_temperature(source: Any) -> float:
         source = find_run(source) or ""
     elif not isinstance(source, str | os.PathLike):
         source = getattr(source, "path", "")  # of a run
+    ended = _record_beside(source).get("ended")
+    found = ended.get("temperature") if isinstance(ended, Mapping) else None
+    return float(found) if isinstance(found, int | float) and COLDEST <= found <= HOTTEST else 1.0
+
+
+def untrained_head(model: Any) -> str:
+    """The run that a model was loaded from and its task, if that learned without labels and the head is all zeros."""
+    source, head = str(getattr(getattr(model, "loaded", None), "source", "")), getattr(model, "head", None)
+    if not isinstance(head, nn.Linear) or head.weight.any():
+        return ""
+    match _record_beside(source):
+        case {"identity": {"recipe": {"task": str(task)}}} if task in UNLABELED:
+            return f"{source} ({task})"
+    return ""
+
+
+def collapse_warnings(source: str) -> tuple[str, ...]:
+    """A sentence if the weights are those of a run without labels that has collapsed."""
+    try:
+        record = _record_beside(source)
+    except (OSError, ValueError):  # weights can be read without their record
+        return ()
+    match record.get("collapsed"):
+        case {"step": int(step), "of": str(what)}:
+            said = f"since step {step:,} the {what[:20]} of all images were alike"
+            return (f"Its training without labels has collapsed ({said}): expect little from these weights.",)
+    return ()
+
+
+def _record_beside(source: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """The record of the run whose folder or model.safetensors this is; nothing for anything else."""
     folder = Path(source)
     home = folder if folder.is_dir() else folder.parent
     if not os.fspath(source) or not (home / "run.json").is_file():
-        return 1.0
-    if folder.is_file() and folder.name != "model.safetensors":
-        return 1.0
-    ended = read_record(home).get("ended")
-    found = ended.get("temperature") if isinstance(ended, Mapping) else None
-    return float(found) if isinstance(found, int | float) and COLDEST <= found <= HOTTEST else 1.0
+        return {}
+    return read_record(home) if folder.is_dir() or folder.name == "model.safetensors" else {}

@@ -51,5 +51,18 @@ def test_mistakes_are_refused():
         sl.data.corrupt(image, "rain", 1)
     with pytest.raises(ValueError, match="severity=6: expected a whole number from 1 to 5"):
         sl.data.Corrupted(sl.dataset("scenes/shape", num=2), "fog", 6)
+    with pytest.raises(ValueError, match=r"severity=3.0: expected a whole number"):
+        sl.data.corrupt(image, "fog", 3.0)
     with pytest.raises(ValueError, match=r"uint8 \(h, w, 3\); got float64"):
         sl.data.corrupt(image / 255, "fog", 1)
+    with pytest.raises(ValueError, match=r"uint8 \(h, w, 3\); got uint8 \(0, 16, 3\)"):
+        sl.data.corrupt(image[:0], "fog", 1)
+
+
+@pytest.mark.parametrize("kind", sl.data.corruption_kinds())
+def test_an_image_may_have_any_shape_and_layout(kind):
+    for height, width in ((1, 1), (1, 9), (7, 2), (4, 120)):
+        image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        worst = sl.data.corrupt(image, kind, 5)
+        assert (worst.shape, worst.dtype) == (image.shape, np.uint8)
+        assert np.array_equal(worst, sl.data.corrupt(np.asfortranarray(image), kind, 5))

@@ -14,6 +14,7 @@ from sightline.dense.model import detections, semantic_scores
 
 CLASSES = ("a", "b", "c")
 MODELS = {"vit": ("vit-nano4", {"depth": 2}), "bit": ("bit-nano", {}), "hybrid": ("conv-vit-nano4", {"depth": 2})}
+MODELS["mixer"] = ("mixer-nano4", {"depth": 2})
 HEADS = [("segment", "linear"), ("segment", "layers"), ("segment", "queries"), ("detect", "queries")]
 DRAWS = Draws(0, np.arange(2))
 
@@ -193,5 +194,11 @@ def test_models_that_queries_cannot_enter_are_refused():
     relative = sl.build("vit-nano4", classes=0, size=16, position="relative")
     with pytest.raises(ValueError, match="Relative positions"):
         sl.dense.build_head(relative, config())
+    axial = sl.build("vit-nano4", classes=0, size=16, attention="axial")
+    with pytest.raises(ValueError, match="rows and columns of patches, where queries have no place: --set head=linear"):
+        sl.dense.build_head(axial, config())
+    for kind in ("linear", "layers"):
+        head = sl.dense.build_head(axial, config(task="segment", kind=kind))
+        assert head(axial, torch.zeros(1, 3, 16, 16)).shape[2:] == (4, 4)
     with pytest.raises(ValueError, match="last 9 blocks; this model has 2"):
         sl.dense.build_head(build("vit"), config(blocks=9))

@@ -1,5 +1,6 @@
 """Dense runs: the same folder, exact resume, evaluation, drawings, and what is refused before the first step."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -168,7 +169,26 @@ def test_masks_and_boxes_are_drawn():
     parts = sl.dense.DensePrediction(
         image="a", pixels=pixels, names=("background", "cat"), segments=mask[0].astype(int)
     )
-    assert ((np.asarray(sl.dense.draw_dense(parts)) != 200).any(2) == mask[0]).all()
+    named = np.asarray(sl.dense.draw_dense(parts))
+    assert ((named[:300] != 200).any(2) == mask[0]).all()
+    tint = named[150, 200].astype(int) * 2 - 200
+    assert abs(named[301, 0] - tint).max() <= 1  # its name below, on the color of the mask
+    many = dataclasses.replace(parts, names=("background", *(f"a rather long name {i}" for i in range(30))),
+                               segments=np.arange(300)[:, None].repeat(400, 1) % 31)  # fmt: skip
+    assert sl.dense.draw_dense(many).height > 300 + 100  # in lines that fit
+
+
+def test_the_most_confident_object_is_drawn_on_top():
+    masks = np.zeros((2, 300, 400), bool)
+    masks[0, 100:200, 100:200], masks[1, 50:250, 100:350] = True, True
+    found = sl.dense.Detections(classes=np.array([1, 1]), scores=np.array([0.9, 0.6]), masks=masks)
+    pixels = np.full((300, 400, 3), 200, np.uint8)
+    one = sl.dense.DensePrediction(image="a", pixels=pixels, names=("cat",), objects=found)
+    alone = dataclasses.replace(one, objects=sl.dense.Detections(classes=np.array([1]), scores=np.array([0.9]),
+                                                                 masks=masks[:1]))  # fmt: skip
+    both, first = (np.asarray(sl.dense.draw_dense(p)) for p in (one, alone))
+    outline = (slice(100, 200), 100)
+    assert (both[outline] == first[outline]).all()
 
 
 def test_the_command_line_trains(capsys, tmp_path):

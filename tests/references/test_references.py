@@ -62,6 +62,22 @@ def test_table_8_has_its_eight_cells_and_every_model_of_ours_is_built():
     assert sl.references.published_name(sl.models.config("vit-nano4")) == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("vit-b16", {"attention": "axial"}),
+        ("vit-b16", {"no_skip": (3,)}),
+        ("vit-b16", {"norm_at": "post"}),
+        ("bit-r50x1", {"norm": "batch"}),
+        ("bit-r50x1", {"standardize": False}),
+        ("r50-vit-b16", {"attention": "axial"}),
+    ],
+)
+def test_another_architecture_of_the_same_size_is_not_the_published_one(name, change):
+    assert sl.references.published_name(sl.models.config(name, size=256, classes=3)) == name
+    assert sl.references.published_name(sl.models.config(name, **change)) == ""
+
+
 def test_core_days():
     assert sl.references.days_on(8, 230) == 28.75
     assert sl.references.core_days(8, 28.75) == 230

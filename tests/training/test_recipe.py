@@ -79,7 +79,8 @@ def test_settings_arrive_as_their_annotation_wants_them(setting, field, value):
         ("augment.mixupp=1", "Augment has no field 'mixupp'; did you mean mixup"),
         ("augment.mixup=-1", "expected alpha >= 0"),
         ("lr.x=1", "single value"),
-        ("betas=0.9", "betas is a list"),
+        ("betas=0.9", r"betas is \(a number, a number\); got '0.9'"),
+        ("sizes=0:16", r"sizes is a list such as \(\(a number, a whole number\), \.\.\.\)"),
     ],
 )
 def test_a_wrong_setting_says_what_was_expected(setting, said):

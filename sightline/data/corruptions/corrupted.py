@@ -33,10 +33,10 @@ def corrupt(image: ArrayLike | Image.Image, kind: str, severity: int, *, seed: i
     """
     if kind not in KINDS:
         raise ValueError(f"There is no corruption {kind!r}; there are {', '.join(KINDS)}.")
-    if severity not in SEVERITIES:
+    if not isinstance(severity, int | np.integer) or severity not in SEVERITIES:
         raise ValueError(f"severity={severity!r}: expected a whole number from 1 to 5.")
     pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
         raise ValueError(f"An RGB image is uint8 (h, w, 3); got {pixels.dtype} {pixels.shape}.")
     one = KINDS[kind]
     rng = generator(seed, "corruption", kind, index)

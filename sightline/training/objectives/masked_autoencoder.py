@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from sightline.data.draws import Draws, Ints
 from sightline.models.hybrid import Hybrid
 from sightline.models.layers import Attention, Mlp, initialize_branch, xavier_uniform_
+from sightline.models.mixer import Mixer
 from sightline.models.positions import sincos_2d
 from sightline.models.vit import Block, ViT, ViTConfig
 from sightline.training.objectives.patches import (
@@ -38,8 +39,9 @@ class MAE(PatchObjective):
     def __init__(self, model: nn.Module, *, corrupt: float = 0.75, decoder: tuple[int, int] = (128, 2), seed: int = 0):
         super().__init__()
         if not isinstance(model, ViT) or isinstance(model, Hybrid):
+            why = "token mixing needs every patch" if isinstance(model, Mixer) else "convolutions see what is hidden"
             raise ValueError(
-                f"MAE takes a plain ViT; got a {type(model).__name__}, whose convolutions would see what is hidden. "
+                f"MAE takes a plain ViT; got a {type(model).__name__}, whose {why}. "
                 "For a hybrid use --task masked, for any model --task lejepa."
             )
         if model.encoder_config.position == "relative":

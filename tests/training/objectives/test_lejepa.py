@@ -162,6 +162,24 @@ def test_a_collapse_is_never_silent(task, tmp_path, caplog):
     assert sl.training.list_runs(tmp_path)[0].progress == "finished, collapsed"
     assert run.curves().caption.endswith("Collapsed: since step 4 the features of all images lie in 0.0 dimensions.")
     assert "The run has collapsed" in view_of(run.curves()).sentence(run.curves())
+    for source in (run.path, run.path / "model.safetensors"):  # whoever tunes these weights hears of it
+        caplog.clear()
+        assert "since step 4 the features of all images were alike" in str(sl.load(source).loaded.warnings)
+        assert "Its training without labels has collapsed" in caplog.text
+    (run.path / "run.json").write_text("{")  # weights can be read without it
+    assert not sl.load(run.path).loaded.warnings
+
+
+def test_a_head_that_was_never_trained_does_not_answer(whole):
+    """It would give every class the same probability, and call the first one the answer."""
+    run, (_, val) = whole[0], data()
+    loaded = sl.load(run.path)
+    for ask in (lambda: sl.evaluate(loaded, val), lambda: sl.predict(run, val)):
+        with pytest.raises(ValueError, match=r"learned without labels, in .* \(lejepa\), and its head is all zeros"):
+            ask()
+    with torch.no_grad():
+        loaded.head.weight += 0.1
+    assert sl.evaluate(loaded, val).top1 >= 0
 
 
 def test_too_few_images_to_tell_are_said(tmp_path, caplog):

@@ -297,8 +297,9 @@ def test_mae_counts_hidden_patches_alone():
     ("act", "said"),
     [
         (lambda: sl.training.MaskedPatches(sl.build("bit-nano")), "a ViT or a hybrid; got a BiT"),
-        (lambda: sl.training.MAE(sl.build("bit-nano")), "a plain ViT; got a BiT"),
-        (lambda: sl.training.MAE(sl.build("r8-vit-nano4")), "a plain ViT; got a Hybrid"),
+        (lambda: sl.training.MAE(sl.build("bit-nano")), "a plain ViT; got a BiT, whose convolutions see"),
+        (lambda: sl.training.MAE(sl.build("r8-vit-nano4")), "a plain ViT; got a Hybrid, whose convolutions see"),
+        (lambda: sl.training.MAE(sl.build("mixer-nano4")), "got a Mixer, whose token mixing needs every patch"),
         (lambda: sl.training.MaskedPatches(vit(), target="edges"), "one of color, color-4x4, pixels"),
         (lambda: sl.training.MaskedPatches(vit(), corrupt=0.01), "at least one"),
         (lambda: sl.training.MAE(vit(), corrupt=0.99), "at least one left"),
