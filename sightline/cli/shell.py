@@ -123,7 +123,12 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in rows[0] if rows else ():
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-        table.add_column(Text(escape_controls(name)), justify="right" if number else "left", overflow="fold")
+        table.add_column(
+            Text(escape_controls(name)),
+            justify="right" if number else "left",
+            overflow="fold",
+            min_width=longest_word([name, *(text(row[name]) for row in rows)]) if isinstance(data, list) else None,
+        )  # a name that is broken in two cannot be copied
     for row in rows:
         table.add_row(
             *(Text(escape_controls(text(value))) for value in row.values())
@@ -134,7 +139,11 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
 def needed_width(rows: list[dict[str, Any]]) -> int:
     """The width at which no word of a table is folded."""
     columns = [[name, *(text(row[name]) for row in rows)] for name in rows[0]] if rows else []
-    return 2 + sum(2 + max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns)
+    return 2 + sum(2 + longest_word(cells) for cells in columns)
+
+
+def longest_word(cells: list[str]) -> int:
+    return max(len(word) for cell in cells for word in (cell.split() or [""]))
 
 
 def print_records(rows: list[dict[str, Any]], title: str, *, width: int) -> None:

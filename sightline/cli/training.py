@@ -345,4 +345,8 @@ def recipes(name: str | None, as_json: bool) -> None:
         show([{"recipe": n, "what": what} for n, what in sl.recipes.about().items()], as_json)
         return
     recipe = sl.recipes.get(name, model="vit-b16", data=None, num_images=50_000, image_area=1024)
-    show(asdict(recipe), as_json, title=name)
+    facts = asdict(recipe)
+    if not as_json:  # by the names that --set takes
+        inner = {f"augment.{field}": value for field, value in facts.pop("augment").items()}
+        facts |= inner
+    show(facts, as_json, title=f"{name}; --set NAME=VALUE changes a field")

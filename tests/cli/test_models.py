@@ -29,6 +29,14 @@ def test_models_lists_what_matches(capsys):
     assert "936,533,224" in out
 
 
+def test_names_stay_whole_in_80_columns(capsys, monkeypatch):
+    """A name that is broken in two cannot be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "models", "--weights")
+    assert all(f"{entry.name} " in out for entry in sl.weights.zoo())
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_show_tells_what_a_model_costs(capsys):
     code, out, _ = run(capsys, "show", "vit-b16", "--size", "384", "--json")
     facts = json.loads(out)

@@ -194,6 +194,9 @@ def test_recipes(capsys):
     assert json.loads(run(capsys, "recipes", "vit_finetune", "--json"))["optimizer"] == "sgd"
     assert "laptop_vit" in run(capsys, "recipes")
     assert "vit_finetune" in run(capsys, "recipes", "vit_finetun", code=2)
+    fields = run(capsys, "recipes", "laptop_tune")
+    assert "augment.mixup" in fields  # as --set takes it
+    assert "{" not in fields
 
 
 @pytest.mark.parametrize(
