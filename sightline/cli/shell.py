@@ -212,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         complain(argument_by_place(error) or error.format_message() + example_of(error))
     except (KeyboardInterrupt, click.Abort) as error:
-        message = str(error) or "stopped; type the same command again: what was saved is kept"
+        cause = error.__cause__ or error  # click puts Abort in place of what was raised
+        message = str(cause) or "stopped; type the same command again: what was saved is kept"
         click.echo(f"sightline: {message}.", err=True)
         sys.exit(130)  # as shells report a program ended by Ctrl-C
     except BrokenPipeError:

@@ -107,3 +107,13 @@ def test_ctrl_c_says_what_to_type_and_exits_130(capsys, monkeypatch):
     code, _, err = run(capsys, "models")
     assert code == 130
     assert "type the same command again" in err
+
+
+def test_ctrl_c_in_a_training_says_where_it_was_saved(capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise sl.training.Stopped("stopped at step 7 of 9, saved in runs/a; run it again to resume")
+
+    monkeypatch.setattr(sl.models, "list_models", stopped)
+    code, _, err = run(capsys, "models")
+    assert code == 130
+    assert "stopped at step 7 of 9, saved in runs/a; run it again to resume" in err
