@@ -136,6 +136,15 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     console.print(table)
 
 
+def summary_rows(result: Any) -> list[dict[str, Any]]:
+    """The summary of a result as a table, each number with its interval over images: few images tell little. Of up to
+    five classes, the first five are always right."""
+    ends = {name: f"{text(float(low))} to {text(float(high))}" for name, (low, high) in result.intervals().items()}
+    always = "top-5" if len(getattr(result, "classes", ())) <= 5 else ""
+    rows = [{"what": name, "value": value} for name, value in result.summary().items() if name != always]
+    return [row | {"95 % interval": ends.get(row["what"], "")} for row in rows] if ends else rows
+
+
 def needed_width(rows: list[dict[str, Any]]) -> int:
     """The width at which no word of a table is folded."""
     columns = [[name, *(text(row[name]) for row in rows)] for name in rows[0]] if rows else []
