@@ -17,6 +17,8 @@ from sightline.adoption.wrapper import AdoptionError
 
 FAILED = "{} cannot be loaded by {}: {}. Without a network its weights must be in the cache of {}."
 
+TORCHVISION_HOST = "download.pytorch.org"  # where the addresses of its weights point to
+
 
 def from_library(name: str) -> nn.Module | None:
     """The live module that LIBRARY:NAME stands for, with its trained weights; None if the name has no such form.
@@ -94,7 +96,7 @@ def _import(module: str) -> ModuleType:
 
 def _load(library: str, name: str, load: Callable[[], Any]) -> Any:
     """Load through the library; if it fails, one sentence in place of its traceback."""
-    with _without_retries() as unreachable:
+    with _without_retries(TORCHVISION_HOST if library == "torchvision" else "") as unreachable:
         try:
             return load()
         except (OSError, RuntimeError, ValueError) as error:  # each library has its own way to say that it is offline
@@ -104,15 +106,15 @@ def _load(library: str, name: str, load: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _without_retries() -> Iterator[str]:
-    """Where the name of the hub's server is not known, its library looks into its cache only, in place of half a minute
-    of attempts; gives the name of that server, else nothing."""
+def _without_retries(host: str = "") -> Iterator[str]:
+    """Where the name of the hub's server (or `host`) is not known, its library looks into its cache only, in place of
+    half a minute of attempts; gives the name of that server, else nothing."""
     try:
         from huggingface_hub import constants
     except ImportError:
         yield ""
         return
-    host = urlsplit(constants.ENDPOINT).hostname or ""
+    host = host or urlsplit(constants.ENDPOINT).hostname or ""
     before = constants.HF_HUB_OFFLINE
     unreachable = not before and not _known(host)
     constants.HF_HUB_OFFLINE = before or unreachable

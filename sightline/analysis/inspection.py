@@ -11,6 +11,8 @@ from typing import Literal
 
 from sightline.analysis.catalog import LOOK, Analysis, Inspection, comparison, inspection
 from sightline.data.datasets import Dataset
+from sightline.data.errors import TooManyBad
+from sightline.data.quality.readable import without_unreadable
 from sightline.files import atomic, exclusive, set_aside
 from sightline.observe.images import known_fingerprint
 from sightline.observe.model import Model
@@ -143,6 +145,14 @@ def _choose_names(catalog: dict[str, Analysis], asked: Sequence[str]) -> list[st
 
 def _all(t: Inspection, catalog: dict[str, Analysis], out: Path, only: str | Sequence[str]) -> list[Outcome]:
     names = _choose_names(catalog, (only,) if isinstance(only, str) else tuple(only))
+    try:
+        return _series(t, catalog, out, names)
+    except TooManyBad as error:
+        readable = without_unreadable(t.data, error)
+        return _series(replace(t, data=readable, n=min(t.n, len(readable))), catalog, out, names)
+
+
+def _series(t: Inspection, catalog: dict[str, Analysis], out: Path, names: Sequence[str]) -> list[Outcome]:
     with exclusive(out), known_fingerprint(t.data) as images, sharing():
         key = question(t, images)
         rows = [
@@ -174,7 +184,7 @@ def _one(name: str, analysis: Analysis, t: Inspection, *, out: Path, key: str) -
         found.save(path)
         spent = round(time.monotonic() - begun, 2)
         return Outcome(name=name, state="done", path=path.name, seconds=spent, numbers=numbers(found))
-    except OSError:  # a full disk, images that are gone: no other analysis would do better
+    except (OSError, TooManyBad):  # a full disk, broken images: no other analysis would do better
         raise
     except Exception as error:
         log.warning("%s failed: %s", name, error)

@@ -110,7 +110,8 @@ def layer_probes(
     return LayerProbes(
         title="What each block knows",
         caption=(
-            f"Accuracy of a linear probe by block, {shots or 'all'} images per class, {len(test):,} to "
+            f"Accuracy of a linear probe by block, "
+            f"{'all images' if shots is None else f'{shots} images per class'}, {len(test):,} to "
             f"test{tuning(LinearProbe() if with_probe in (None, 'ridge') else with_probe)}."
         ),
         how={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -76,26 +77,31 @@ def analyze(
         outcomes = sl.look(models[0], images, out, name=names[0], **how)
     else:
         outcomes = sl.compare(models[0], models[1], images, out, names=names, **how)
+    page = ""
     if report and any(outcome.path for outcome in outcomes):
         title = f"{names[0]} and {names[1]}" if len(names) > 1 else f"What {names[0]} sees"
-        click.echo(f"Page: {sl.write_report(out, Path(out) / 'report', title)}", err=True)
+        page = f"Page: {sl.write_report(out, Path(out) / 'report', title)}"
     elif not as_json and any(outcome.path for outcome in outcomes):
-        click.echo(f"To write a page: sightline report {out}", err=True)
-    print_outcomes(outcomes, as_json, f"{' and '.join(names)} on {data}, results in {out}")
+        page = f"To write a page: sightline report {out}"
+    print_outcomes(outcomes, as_json, f"{' and '.join(names)} on {data}, results in {out}", page)
 
 
-def print_outcomes(outcomes: list[sl.analysis.Outcome], as_json: bool, title: str) -> None:
-    """One row per analysis; exit code 1 if one of them failed."""
+def print_outcomes(outcomes: list[sl.analysis.Outcome], as_json: bool, title: str, page: str) -> None:
+    """One row per analysis, and below them where the page is; exit code 1 if one of them failed."""
     rows = [
         {"analysis": o.name, "state": o.state, "s": o.seconds or None, "numbers": o.why or first_numbers(o.numbers)}
         for o in outcomes
     ]
     show(outcomes if as_json else rows, as_json, title=title)
+    if page:
+        click.echo(page, err=True)
     if not all(outcome.ok for outcome in outcomes):
         sys.exit(1)
 
 
 def first_numbers(numbers: dict[str, float] | None) -> str:
-    """The first few numbers of a summary."""
-    few = list((numbers or {}).items())[:SHOWN]
+    """The first few numbers of a summary that are defined for these images."""
+    few = [(name, value) for name, value in (numbers or {}).items() if not math.isnan(value)][:SHOWN]
+    if numbers and not few:
+        return "none is defined for this model and these images: the page says why"
     return "; ".join(f"{name} {text(value)}" for name, value in few)

@@ -22,7 +22,7 @@ from sightline.cli.options import (
     size_option,
     workers_option,
 )
-from sightline.cli.shell import show, tell, verb
+from sightline.cli.shell import show, summary_rows, tell, verb
 
 SHOWN = 5  # mistakes that are printed; --sheet shows more of them
 
@@ -204,7 +204,7 @@ def evaluate_masks(
     if as_json:
         show({**result.summary(), **({"per class": rows} if rows else {})}, True)
         return
-    show(result.summary(), False, title=result.caption)
+    show(summary_rows(result), False, title=result.caption)
     if rows:
         known = [row for row in rows if math.isfinite(row[metric])]
         left = f" ({len(rows) - len(known)} do not occur)" if len(known) < len(rows) else ""
@@ -245,7 +245,7 @@ def print_evaluation(result: sl.Result, test: sl.Dataset, *, per_class: bool, co
     if as_json:
         show({**result.summary(), **tables}, True)
         return
-    show(result.summary(), False, title=result.caption)
+    show(summary_rows(result), False, title=result.caption)
     for title, rows in tables.items():
         if rows:
             show(rows, False, title=title)

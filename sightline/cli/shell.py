@@ -123,7 +123,12 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in rows[0] if rows else ():
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-        table.add_column(Text(escape_controls(name)), justify="right" if number else "left", overflow="fold")
+        table.add_column(
+            Text(escape_controls(name)),
+            justify="right" if number else "left",
+            overflow="fold",
+            min_width=longest_word([name, *(text(row[name]) for row in rows)]) if isinstance(data, list) else None,
+        )  # a name that is broken in two cannot be copied
     for row in rows:
         table.add_row(
             *(Text(escape_controls(text(value))) for value in row.values())
@@ -131,10 +136,23 @@ def show(data: Any, as_json: bool, title: str = "") -> None:
     console.print(table)
 
 
+def summary_rows(result: Any) -> list[dict[str, Any]]:
+    """The summary of a result as a table, each number with its interval over images: few images tell little. Of up to
+    five classes, the first five are always right."""
+    ends = {name: f"{text(float(low))} to {text(float(high))}" for name, (low, high) in result.intervals().items()}
+    always = "top-5" if len(getattr(result, "classes", ())) <= 5 else ""
+    rows = [{"what": name, "value": value} for name, value in result.summary().items() if name != always]
+    return [row | {"95 % interval": ends.get(row["what"], "")} for row in rows] if ends else rows
+
+
 def needed_width(rows: list[dict[str, Any]]) -> int:
     """The width at which no word of a table is folded."""
     columns = [[name, *(text(row[name]) for row in rows)] for name in rows[0]] if rows else []
-    return 2 + sum(2 + max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns)
+    return 2 + sum(2 + longest_word(cells) for cells in columns)
+
+
+def longest_word(cells: list[str]) -> int:
+    return max(len(word) for cell in cells for word in (cell.split() or [""]))
 
 
 def print_records(rows: list[dict[str, Any]], title: str, *, width: int) -> None:
@@ -203,7 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         complain(argument_by_place(error) or error.format_message() + example_of(error))
     except (KeyboardInterrupt, click.Abort) as error:
-        message = str(error) or "stopped; type the same command again: what was saved is kept"
+        cause = error.__cause__ or error  # click puts Abort in place of what was raised
+        message = str(cause) or "stopped; type the same command again: what was saved is kept"
         click.echo(f"sightline: {message}.", err=True)
         sys.exit(130)  # as shells report a program ended by Ctrl-C
     except BrokenPipeError:

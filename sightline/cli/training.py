@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import sightline as sl
-from sightline.cli.shell import show, tell, verb
+from sightline.cli.shell import show, summary_rows, tell, text, verb
 from sightline.memory import keep_freed_memory
 
 OF_STEPS = ("lr", "norm/gradient", "norm/parameter", "norm/update", "data wait", "memory MiB")
@@ -127,9 +127,9 @@ def tune(data: str, weights: str, recipe: str | None, data_is: str | None, task:
     if task in DENSE:
         tune_dense(data, weights, recipe, task, data_is=data_is, **how)
         return
-    if weights.startswith(("timm:", "torchvision:")):
+    if weights.startswith(("timm:", "torchvision:")) or weights.rpartition(":")[0].endswith(".py"):
         raise ValueError(
-            f"tune trains models of Sightline's own code, and {weights} is another library's: save its weights "
+            f"tune trains models of Sightline's own code, and {weights} is another's: save its weights "
             "(torch.save(model.state_dict(), 'weights.pth')) and give --model weights.pth."
         )
     is_bit = isinstance(sl.load(weights), sl.models.BiT)
@@ -250,7 +250,8 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
         return
     facts: dict[str, Any] = {"run": str(run.folder), "steps": run.about["ended"]["step"], **run.summary()}
     if test is not None and run.about["identity"]["recipe"]["task"] in ("classify", *DENSE):
-        facts |= {f"test/{k}": v for k, v in sl.training.evaluate_run(run, test).summary().items()}
+        tested = sl.training.evaluate_run(run, test)
+        facts |= {f"test/{k}": v for k, v in tested.summary().items()} if as_json else test_rows(tested)
     if run.collapsed:
         facts["collapsed"] = run.collapsed
     facts["weights"] = str(run.path / "model.safetensors")
@@ -259,6 +260,13 @@ def show_run(run: Any, test: Any, as_json: bool) -> None:
     show(facts, as_json, title="finished")
     if not as_json and not sl.training.is_rehearsal(run):
         tell(f"Next: sightline predict {run.folder} IMAGE, or sightline report {run.folder}")
+
+
+def test_rows(tested: Any) -> dict[str, str]:
+    """Test results for the table, each with its 95 % interval."""
+    rows = summary_rows(tested)
+    bands = [f" ({band})" if (band := row.get("95 % interval")) else "" for row in rows]
+    return {f"test/{row['what']}": text(row["value"]) + band for row, band in zip(rows, bands)}
 
 
 def show_proof(proof: Any, as_json: bool) -> None:
@@ -320,6 +328,8 @@ def row(summary: Any, as_json: bool) -> dict[str, Any]:
     if as_json:
         return {**facts, "train/loss": summary.train_loss, "val/accuracy": summary.val_accuracy}
     del facts["recipe"]  # a terminal has 80 columns
+    if sl.training.is_rehearsal(sl.Run(summary.folder)):
+        facts["state"] = "smoke run"  # two steps: its accuracy is not to be read
     return {**facts, "losses": sparkline(summary.train_loss), "vals": sparkline(summary.val_accuracy)}
 
 
@@ -345,4 +355,8 @@ def recipes(name: str | None, as_json: bool) -> None:
         show([{"recipe": n, "what": what} for n, what in sl.recipes.about().items()], as_json)
         return
     recipe = sl.recipes.get(name, model="vit-b16", data=None, num_images=50_000, image_area=1024)
-    show(asdict(recipe), as_json, title=name)
+    facts = asdict(recipe)
+    if not as_json:  # by the names that --set takes
+        inner = {f"augment.{field}": value for field, value in facts.pop("augment").items()}
+        facts |= inner
+    show(facts, as_json, title=f"{name}; --set NAME=VALUE changes a field")

@@ -80,11 +80,23 @@ def convert(
         keys = {"keys": report.rows()} if full else {}
         show({**about, "warnings": list(report.warnings), **keys}, True)
         return
-    show(about, False)
+    if report.verified is None:
+        about["verified"] = "not checked, as asked" if no_verify else "not checked: the file has no probe outputs"
+    show({NAMES.get(name, name): value for name, value in about.items()}, False)
     for warning in report.warnings:
         tell(f"note: {warning}", err=False)
     if full:
         show([format_key(e) for e in report.entries], False, title="keys")
+
+
+# what the counts of the table mean; --json has the short names
+NAMES = {
+    "taken": "tensors taken",
+    "resized": "tensors resized",
+    "new": "tensors new",
+    "left": "tensors left out",
+    "verified": "probe images differ by",
+}
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from sightline.untrusted import printable as printable  # most of the room imports it from here
 
+LISTED = 10  # images that a message names
+
 
 class BadImage(ValueError):  # noqa: N818  (a name for users)
     """An image that cannot be read or is not accepted: broken, too large, of an unknown format.
@@ -24,8 +26,12 @@ class TooManyBad(ValueError):  # noqa: N818
 
     def __init__(self, bad: Mapping[str, str], total: int):
         self.bad, self.total = dict(bad), total
-        listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(self.bad.items()))
-        super().__init__(f"{len(self.bad)} of {total} images cannot be read, more than 1 %: {listed}.")
+        listed = "; ".join(f"{name} ({reason.rstrip('.')})" for name, reason in sorted(self.bad.items())[:LISTED])
+        more = " ..." if len(self.bad) > LISTED else ""
+        super().__init__(
+            f"{len(self.bad)} of {total} images cannot be read, more than 1 %: {listed}{more}. Remove or replace them; "
+            "sightline data check DATA lists all."
+        )
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, str], int]]:
         return TooManyBad, (self.bad, self.total)  # so that a worker process can send it

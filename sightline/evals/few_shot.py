@@ -174,9 +174,10 @@ def check_shots(shots: Sequence[Shot], labels: NDArray[np.int64], names: Sequenc
     short = [f"{name} ({n})" for name, n in zip(names, counts) if n < most]
     if short:
         listed = ", ".join(short[:5]) + (" ..." if len(short) > 5 else "")
-        raise ValueError(
-            f"{most} shots need {most} training images of every class; too few in {listed}. Ask for fewer shots."
-        )
+        fewest = int(counts.min())
+        fits = ",".join(str(s) for s in shots if s == "all" or int(s) <= fewest) or str(fewest)
+        advice = f"ask for fewer, such as --shots {fits}" if fewest else "take more images"
+        raise ValueError(f"{most} shots need {most} training images of every class; too few in {listed}: {advice}.")
 
 
 def shot_rows(labels: NDArray[np.int64], shots: Shot, *, seed: int) -> NDArray[np.int64]:

@@ -102,7 +102,7 @@ def _call(file: Path, function: str) -> nn.Module:
     except Exception as error:  # the user's code: of any type
         raise ValueError(_failed(file, error)) from error
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{function} in {file} returns a {type(model).__name__}; expected a module (torch.nn.Module).")
+        raise ValueError(f"{function} in {file} must return a module (torch.nn.Module); it returned {model!r:.60}.")
     return model
 
 

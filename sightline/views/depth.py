@@ -190,6 +190,10 @@ def draw_residual(r: ResidualRatios, figure: Any) -> None:
     """Norm ratio of skip and branch: every token by addition, and class token against patches (figure 7)."""
     tokens = r.per_token.shape[2] > 0 and np.isfinite(r.per_token[0]).any()
     axes = panels(figure, 2 if tokens else 1)
+    if not np.isfinite(r.ratio).any():  # an untrained network whose branches start at zero: axes would show nothing
+        axes[0].set_axis_off()
+        axes[0].text(0.5, 0.5, "no addition has a ratio", transform=axes[0].transAxes, ha="center", va="center")
+        return
     if tokens:
         with np.errstate(all="ignore"):
             log = np.log10(r.per_token[0])

@@ -121,6 +121,9 @@ def percent(x: float) -> str:
 Show = Callable[[float], str]
 
 
+SMALLEST = 1e-6  # what is smaller is rounding, and stays 0.00
+
+
 def two_digits(x: float) -> str:
     """A number such as CKA in text."""
     return f"{x:z.2f}"
@@ -152,9 +155,15 @@ def said(value: float, ends: tuple[float, float] | None, show: Show = two_digits
 
     >>> said(0.71, (0.69, 0.73)), said(0.5, None), said(0.5, (0.4, 0.6), inside=True)
     ('0.71 (0.69 to 0.73)', '0.50', '0.50, 0.40 to 0.60')
+
+    Where two digits would make all of it zero, there are more: "0.0008 (0.0004 to 0.0011)", not "0.00 (0.00 to 0.00)".
     """
     if ends is None or not (math.isfinite(ends[0]) and math.isfinite(ends[1])):
         return show(value)
+    largest = max(abs(value), *map(abs, ends))
+    if show is two_digits and SMALLEST < largest < 0.005:
+        digits = 1 - math.floor(math.log10(largest))
+        return said(value, ends, lambda x: f"{x:z.{digits}f}", inside=inside)
     range_ = f"{show(ends[0])} to {show(ends[1])}"
     return f"{show(value)}, {range_}" if inside else f"{show(value)} ({range_})"
 

@@ -165,7 +165,9 @@ def _accuracy(run: Path, about: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(best, Mapping) and isinstance(best.get("score"), float):
         score = best["score"]
         kind = "validation accuracy" if score >= 0 else "validation loss"
-        rows[f"{kind} (the best, at step {best.get('step')})"] = number(abs(score))
+        images = _data(about).get("val")  # without their number, an accuracy of 1 cannot be judged
+        of = f" of {images:,} images" if isinstance(images, int) else ""
+        rows[f"{kind}{of} (the best, at step {best.get('step')})"] = number(abs(score))
     if (run / "test.npz").is_file():
         rows |= {f"test: {k}": number(float(v)) for k, v in Result.load(run / "test.npz").summary().items()}
     return rows

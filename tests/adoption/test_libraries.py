@@ -111,6 +111,20 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_for_half_a_minute(offline_tim
     assert constants.HF_HUB_OFFLINE is False
 
 
+def test_the_server_that_cannot_be_reached_is_the_one_of_the_library(monkeypatch):
+    """Weights of torchvision are not on the Hugging Face Hub."""
+    pytest.importorskip("huggingface_hub")
+    models = peers.torchvision.models
+    monkeypatch.setattr("sightline.adoption.libraries._known", lambda host: False)
+
+    def refused(name, *, weights):
+        raise OSError("no address")
+
+    monkeypatch.setattr(models, "get_model", refused)
+    with pytest.raises(ValueError, match=r"by torchvision: download\.pytorch\.org cannot be reached"):
+        sl.adoption.from_library("torchvision:resnet18")
+
+
 def test_other_names_are_none_of_these():
     assert sl.adoption.from_library("vit-b16.augreg-i21k") is None
     assert sl.adoption.from_library("nets.py:small") is None

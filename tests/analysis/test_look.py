@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import sightline as sl
@@ -45,6 +46,27 @@ def test_look_at_a_vit_and_again(vit, data, tmp_path):
     again = states(sl.look(vit, data, tmp_path, n=16))
     assert {name for name, state in again.items() if state == "done"} == {"residual", "cka"}
     assert set(states(sl.look(vit, data, tmp_path, n=12, only=["positions", "residual"])).values()) == {"done"}
+
+
+def test_a_folder_with_broken_images_is_looked_at_without_them(cnn, tmp_path, caplog):
+    """As people have them: an analysis of the others, not a failure of every analysis."""
+    (tmp_path / "photos").mkdir()
+    for i, image in enumerate(np.random.default_rng(0).integers(0, 255, (12, 32, 32, 3), np.uint8)):
+        Image.fromarray(image).save(tmp_path / "photos" / f"{i:02}.png")
+    for i in (1, 5):
+        (tmp_path / "photos" / f"{i:02}.png").write_bytes(b"no image")
+    folder = sl.Folder(tmp_path / "photos")
+    rows = sl.look(cnn, folder, tmp_path / "out", only=["residual"])
+    assert set(states(rows).values()) == {"done"}
+    assert "2 of 12 images cannot be read and are left out" in caplog.text
+    assert "01.png" in caplog.text
+    again = sl.look(cnn, folder, tmp_path / "out", only=["residual"])
+    assert set(states(again).values()) == {"kept"}
+    (tmp_path / "broken").mkdir()
+    for i in range(3):
+        (tmp_path / "broken" / f"{i}.png").write_bytes(b"no image")
+    with pytest.raises(sl.data.TooManyBad, match="sightline data check"):
+        sl.look(cnn, sl.Folder(tmp_path / "broken"), tmp_path / "none", only=["residual"])
 
 
 def test_look_at_a_cnn_lists_what_does_not_apply(cnn, data, tmp_path):
@@ -211,5 +233,5 @@ def test_quick_is_a_part_and_says_how_far_it_is(vit, data, tmp_path, capsys, mon
 def test_a_name_without_a_letter_is_of_both_models(tmp_path):
     models = [sl.build(name, classes=2) for name in ("vit-nano4", "bit-nano")]
     data = sl.dataset("scenes/shape", num=8, size=32)
-    rows = sl.compare(*models, data, tmp_path, only=["residual", "cka-pooled"])
+    rows = sl.compare(*models, data, tmp_path, only=["residual"])
     assert {row.name for row in rows} == {"residual-a", "residual-b", "cka-pooled"}

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import sightline as sl
+from sightline.cli.analysis import first_numbers
 from tests.command import run
 
 
@@ -127,3 +128,10 @@ def test_names_for_each_model_or_none(capsys, tmp_path):
     code, _, err = run(capsys, *words)
     assert code == 2
     assert "1 names for 2 models" in err
+
+
+def test_numbers_that_are_not_defined_are_left_out_of_the_table():
+    nan = float("nan")
+    assert first_numbers({"ratio": nan, "cosine": 0.5}) == "cosine 0.5"
+    assert "none is defined" in first_numbers({"ratio": nan})
+    assert first_numbers(None) == ""

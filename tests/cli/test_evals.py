@@ -1,6 +1,7 @@
 """The verbs that measure, as they are typed."""
 
 import json
+import re
 
 import pytest
 
@@ -45,6 +46,20 @@ def test_eval(capsys, weights):
     assert "top-1" in run(capsys, "eval", weights, "scenes/shape", "--num", "40", "--per-class", "--confused", "2")
     two = json.loads(run(capsys, "eval", weights, "scenes/shape", "--num", "20", "--second", "scenes/aerial", "--json"))
     assert set(two) == {"scenes/shape", "scenes/aerial", "scenes/aerial - scenes/shape", "published"}
+
+
+def test_eval_shows_how_much_few_images_tell(capsys, weights, tmp_path):
+    lines = run(capsys, "eval", weights, "scenes/shape", "--num", "40").splitlines()
+    assert any("95 % interval" in line for line in lines)
+    assert any(re.match(r" top-1 .* to ", line) for line in lines)
+    assert any(line.startswith(" top-5") for line in lines)
+    sl.save(
+        sl.build("bit-nano", classes=2),
+        tmp_path / "two.safetensors",
+        classes=list(sl.dataset("scenes/cells", num=4).classes),
+    )
+    two = run(capsys, "eval", str(tmp_path / "two.safetensors"), "scenes/cells", "--num", "20")
+    assert "top-5" not in two  # of two classes it is always 1
 
 
 def test_eval_real(capsys, weights, tmp_path):

@@ -29,6 +29,14 @@ def test_models_lists_what_matches(capsys):
     assert "936,533,224" in out
 
 
+def test_names_stay_whole_in_80_columns(capsys, monkeypatch):
+    """A name that is broken in two cannot be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "models", "--weights")
+    assert all(f"{entry.name} " in out for entry in sl.weights.zoo())
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_show_tells_what_a_model_costs(capsys):
     code, out, _ = run(capsys, "show", "vit-b16", "--size", "384", "--json")
     facts = json.loads(out)
@@ -99,3 +107,13 @@ def test_ctrl_c_says_what_to_type_and_exits_130(capsys, monkeypatch):
     code, _, err = run(capsys, "models")
     assert code == 130
     assert "type the same command again" in err
+
+
+def test_ctrl_c_in_a_training_says_where_it_was_saved(capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise sl.training.Stopped("stopped at step 7 of 9, saved in runs/a; run it again to resume")
+
+    monkeypatch.setattr(sl.models, "list_models", stopped)
+    code, _, err = run(capsys, "models")
+    assert code == 130
+    assert "stopped at step 7 of 9, saved in runs/a; run it again to resume" in err

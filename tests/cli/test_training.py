@@ -1,6 +1,7 @@
 """The verbs that train, as they are typed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -148,6 +149,8 @@ def test_test_split_is_measured_once_at_the_end(capsys, tmp_path):
         == sl.evaluate(sl.load(tmp_path / "run"), sl.dataset("scenes/shape", "test", num=96, size=16)).top1
     )
     assert json.loads(run(capsys, *words)) == said
+    table = run(capsys, *words[:-1])
+    assert re.search(r"test/top-1 .*\(.* to .*\)", table)  # 96 images, as the interval says
 
 
 def test_prove_resume(capsys, tmp_path):
@@ -177,7 +180,7 @@ def test_runs_fit_a_terminal_as_a_table(capsys, smoked, monkeypatch):
     table = run(capsys, "runs", ".")
     assert "losses" in table
     assert "losses:" not in table  # one value per line, where a table does not fit
-    assert "scenes/shape  finished" in table
+    assert "scenes/shape  smoke run" in table  # not taken for a training, whose accuracy could be read
 
 
 def test_sparkline():
@@ -194,6 +197,9 @@ def test_recipes(capsys):
     assert json.loads(run(capsys, "recipes", "vit_finetune", "--json"))["optimizer"] == "sgd"
     assert "laptop_vit" in run(capsys, "recipes")
     assert "vit_finetune" in run(capsys, "recipes", "vit_finetun", code=2)
+    fields = run(capsys, "recipes", "laptop_tune")
+    assert "augment.mixup" in fields  # as --set takes it
+    assert "{" not in fields
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_function_of_a_file(tmp_path):
     with pytest.raises(ValueError, match=r"nets\.py is Python: name the function.*nets\.py:FUNCTION"):
         sl.observe.open_model(f"{tmp_path}/nets.py")
     assert sl.observe.open_model(f"{tmp_path}/nets.py:adopted").config.classes == 4
-    for function, words in (("nothing", "returns a NoneType"), ("nobody", "no function 'nobody'")):
+    for function, words in (("nothing", "returned None"), ("nobody", "no function 'nobody'")):
         with pytest.raises(ValueError, match=words):
             sl.observe.open_model(f"{tmp_path}/nets.py:{function}")
 

@@ -1,7 +1,7 @@
 """Figures agree with the numbers they are drawn from; every type has one."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -116,6 +116,16 @@ def test_residual_has_both_kinds_of_tokens():
     shown = {line.get_label(): line for line in ax.lines}
     np.testing.assert_allclose(shown["class, mlp"].get_ydata(), r.class_token[0][1::2])
     np.testing.assert_allclose(shown["patches, attention"].get_ydata(), r.ratio[::2])
+
+
+def test_residual_without_any_ratio_says_so_in_place_of_empty_axes():
+    """An untrained network of timm: the last norm of every branch starts at zero."""
+    r = makers.residual()
+    none = np.full_like(r.ratio, np.nan)
+    r = replace(r, ratio=none, per_token=np.full_like(r.per_token, np.nan), class_token=r.class_token * np.nan)
+    (ax,) = sl.draw(r).axes
+    assert [text.get_text() for text in ax.texts] == ["no addition has a ratio"]
+    assert not ax.lines
 
 
 def test_vtab_has_the_papers_rows_beside_it():

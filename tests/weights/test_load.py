@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -361,6 +362,7 @@ def test_convert_shows_a_table_and_notes(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "note: The model computes with gelu='tanh'; timm sets 'erf' by default." in out
     assert "blocks.0.attn.qkv.weight" in out
+    assert re.search(r"probe images differ by +0 ", out)  # "verified 0" reads like the opposite
 
 
 def test_convert_refuses_in_one_sentence(capsys, tmp_path):

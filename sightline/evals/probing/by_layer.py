@@ -96,7 +96,8 @@ def probe(
     accuracy = np.stack([e[:, train.prefix.get(n, 0) :].mean(1) for n, e in every.items()])
     return ProbeAccuracy(
         title="Accuracy by layer",
-        caption=f"{type(chosen).__name__} on frozen features, {shots or 'all'} training images per class, "
+        caption=f"{type(chosen).__name__} on frozen features, "
+        f"{'all training images' if shots is None else f'{shots} training images per class'}, "
         f"{len(test)} test images{tuning(chosen)}.",
         how={**train.how, "probe": _describe(chosen), "shots": shots or "all"},
         about=combine(train.about, test.about),

@@ -158,7 +158,8 @@ def check_labels(model: Model, train: Dataset, recipe: Recipe) -> None:
     if (train.labels == train.labels[0]).all():
         only = [names[i] for i in np.flatnonzero(train.labels[0])] if train.labels.ndim == 2 else names[train.labels[0]]
         raise ValueError(
-            f"All {len(train):,} images of {train.name} have the label {only!r}: there is nothing to learn."
+            f"All {len(train):,} images of {train.name} have the label {only!r}: there is nothing to learn. "
+            "In a folder, every class has a folder of its own, such as photos/cat and photos/dog."
         )
     if model.config.classes != len(names):
         raise ValueError(
