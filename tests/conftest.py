@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("COLUMNS", "160")
+# One process per core: threads of NumPy and torch would spin while others run. Workers and child processes inherit it;
+# a process reads it when it first imports either.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config):

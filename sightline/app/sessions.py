@@ -234,7 +234,7 @@ class Session:
 
     # maps
 
-    def asked(self, message: Message) -> tuple[Pass, str, dict[str, Any]]:
+    def pass_of(self, message: Message) -> tuple[Pass, str, dict[str, Any]]:
         """The pass that a message is about, and what an answer to it begins with."""
         model, which = whole(message, "model", len(self.networks)), WHICH[whole(message, "changed", 2)]
         if which == "changed" and (model, which) not in self.passes:
@@ -256,7 +256,7 @@ class Session:
         """Everything that is known of one place without another pass: attention, similarity at every depth."""
         if (whole(message, "model", len(self.networks)), "plain") not in self.passes:
             raise ValueError("That is still being computed.")
-        p, _, header = self.asked(message)
+        p, _, header = self.pass_of(message)
         spot = spot_of(message)
         arrays = self.attention(p, spot)
         if spot is not None:
@@ -272,7 +272,7 @@ class Session:
             return pack(
                 {"do": "skipped", "id": message.get("id"), "model": message["model"], "which": which, "view": view}
             )
-        p, which, header = self.asked(message)
+        p, which, header = self.pass_of(message)
         header |= {"do": "map", "view": view}
         target = self.target(message, p)
         match view:

@@ -22,7 +22,7 @@ from sightline.training.run.folder import Run
 from sightline.views.drawing import draw
 from sightline.views.style import to_png
 from sightline.views.table import view_of
-from sightline.views.view import said
+from sightline.views.view import with_interval
 
 THUMBNAILS, SIDE = 12, 96  # images of a dataset that are shown, and their side in pixels
 ROWS = 12  # of a table
@@ -45,7 +45,7 @@ def _(result: Result) -> str:
         title=result.title,
         figure=png(draw(result, title=False)),
         lead=view_of(result).sentence_of(result),
-        rows=[(name, said(float(value), ends.get(name), number)) for name, value in result.summary().items()],
+        rows=[(name, with_interval(float(value), ends.get(name), number)) for name, value in result.summary().items()],
         note=result.caption,
     )
 

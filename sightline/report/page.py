@@ -21,7 +21,7 @@ from sightline.studies.verdict import Verdict
 from sightline.views.payload import ROOM
 from sightline.views.style import colors
 from sightline.views.table import view_of
-from sightline.views.view import model_names, said
+from sightline.views.view import model_names, with_interval
 
 DAMAGED = "The numbers of this result are inconsistent"
 READS = {c.number: [t.__name__ for t in (*c.reads, *c.related)] for c in CLAIMS}  # types of results by claim
@@ -266,7 +266,7 @@ def details(r: Result) -> Values:
         how = [(k, plain_text(v)) for k, v in {**r.how, **named}.items() if k not in HIDDEN]
         ends = r.intervals()
         shown = list(r.summary().items())[:24]
-        numbers = [(k, legible(said(v, ends.get(k), lambda x: format(x, ".4g")))) for k, v in shown]
+        numbers = [(k, legible(with_interval(v, ends.get(k), lambda x: format(x, ".4g")))) for k, v in shown]
         return {"caption": r.caption, "how": how, "numbers": numbers, "problem": ""}
 
     return attempt(make, lambda why: {"problem": why})

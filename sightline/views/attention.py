@@ -25,7 +25,7 @@ from sightline.views.style import (
     spread_out,
     whole_numbers,
 )
-from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, pixels, said
+from sightline.views.view import RAGHU, VIT, Paper, Payload, View, captions, pair, percent, pixels, with_interval
 
 IMAGES = 6  # that a figure shows
 
@@ -73,7 +73,7 @@ def distance_sentence(r: AttentionDistance) -> str:
     if not known.size:
         return without.strip()
     part = r.pixels, r.replicates
-    far = said(r.beyond(), over_groups(r.beyond, part, step=1 / known.size, least=0.0, most=1.0), percent)
+    far = with_interval(r.beyond(), over_groups(r.beyond, part, step=1 / known.size, least=0.0, most=1.0), percent)
     return (
         f"The heads' mean attention distance lies between {_range(r, 0)} in the first block, and between "
         f"{_range(r, -1)} in the last; uniform attention would give {r.uniform:.0f}. {far} of all heads exceed two "
@@ -86,7 +86,7 @@ def _range(r: AttentionDistance, block: int) -> str:
 
     def one(what: Any) -> str:
         ends = over_groups(lambda x: of_heads(what, x[block]), (r.pixels, r.replicates), least=0.0)
-        return said(of_heads(what, r.pixels[block]), ends, pixels)
+        return with_interval(of_heads(what, r.pixels[block]), ends, pixels)
 
     return f"{one(np.min)} and {one(np.max)} pixels"
 
@@ -163,7 +163,7 @@ def _draw_head_maps(r: AttentionMaps, figure: Any) -> None:
 
 def maps_sentence(r: AttentionMaps) -> str:
     each = r.top_tenth()
-    most = said(float(each.mean()), of_mean(each, least=0.0, most=1.0), percent)
+    most = with_interval(float(each.mean()), of_mean(each, least=0.0, most=1.0), percent)
     return f"The tenth of the patches that receives most gets {most} of the attention."
 
 
@@ -219,7 +219,7 @@ def draw_head_attention(r: HeadAttention, figure: Any) -> None:
 
 def head_attention_sentence(r: HeadAttention) -> str:
     numbers, ends = r.summary(), r.intervals()
-    own, most = (said(numbers[name], ends.get(name), percent) for name in (OWN, PEAK))
+    own, most = (with_interval(numbers[name], ends.get(name), percent) for name in (OWN, PEAK))
     n, blocks, heads = r.attention.shape[:3]
     return (
         f"{blocks} blocks of {heads} heads on {n} image{'s' * (n > 1)}; {own} of the heads attend most to "

@@ -35,8 +35,8 @@ from sightline.views.view import (
     pair,
     percent,
     pixels,
-    said,
     whole,
+    with_interval,
 )
 
 FIELD = 96  # pixels along an axis of a receptive field on the page
@@ -66,7 +66,7 @@ def draw_feature_pca(r: FeaturePCA, figure: Any) -> None:
 
 def feature_pca_sentence(r: FeaturePCA) -> str:
     ends, numbers = r.intervals(), r.summary()
-    each = [said(value, ends.get(name), inside=True) for name, value in numbers.items()]
+    each = [with_interval(value, ends.get(name), inside=True) for name, value in numbers.items()]
     low, high = r.change()
     way = "more similar" if low > 0 else "less similar" if high < 0 else "not shown to be more or less similar"
     shown = f"The components shown explain at least {percent(float(r.explained.min()))} of the variance."
@@ -142,8 +142,8 @@ def before_addition(r: ReceptiveField) -> bool:
 
 def receptive_sentence(r: ReceptiveField) -> str:
     width = r.maps.shape[2]
-    first, last = (said(float(r.radii[i, 0]), r.interval(i, 0), pixels) for i in (0, -1))
-    own = [said(float(r.own[i]), r.interval(i, 2), percent) for i in (0, -1)]
+    first, last = (with_interval(float(r.radii[i, 0]), r.interval(i, 0), pixels) for i in (0, -1))
+    own = [with_interval(float(r.own[i]), r.interval(i, 2), percent) for i in (0, -1)]
     return (
         f"Half of the receptive field lies within {first} pixels of the token in the first block and within {last} in "
         f"the last (the image is {width} pixels wide); the token's own cell holds {own[0]} of it in the first block "
@@ -228,8 +228,8 @@ def residual_sentence(r: ResidualRatios) -> str:
         return f"None of the {len(r.names)} additions has a ratio of skip to branch ({why})."
     i = int(np.nanargmax(r.ratio))
     numbers, ends = r.summary(), r.intervals()
-    ratio = said(numbers[MEDIAN], ends.get(MEDIAN), one_digit)
-    most = said(float(r.ratio[i]), over_groups(lambda x: float(x[i]), r.part(0), least=0.0), one_digit)
+    ratio = with_interval(numbers[MEDIAN], ends.get(MEDIAN), one_digit)
+    most = with_interval(float(r.ratio[i]), over_groups(lambda x: float(x[i]), r.part(0), least=0.0), one_digit)
     text = (
         f"What a skip connection carries has {ratio} times the norm of what its branch adds (median of all additions); "
         f"at {counted(r.names[i])}, where it is most, {most} times"
@@ -238,7 +238,7 @@ def residual_sentence(r: ResidualRatios) -> str:
         return text + "."
     above = r.class_minus_patches() > 0
     count = over_groups(lambda c, p: float((c > p).sum()), r.part(1), r.part(0), step=1.0, least=0, most=len(above))
-    many = said(float(above.sum()), count, whole)
+    many = with_interval(float(above.sum()), count, whole)
     text += f". The ratio is larger for the class token than for patches at {many} of {len(above)} additions"
     if np.isfinite(numbers[TAKE_OVER]):
         text += f", and falls below theirs {crossing(numbers[TAKE_OVER], ends.get(TAKE_OVER))}"

@@ -33,8 +33,8 @@ from sightline.views.view import (
     Show,
     View,
     percent,
-    said,
     two_digits,
+    with_interval,
 )
 
 
@@ -124,7 +124,7 @@ def draw_neighbors(r: NeighborSimilarity, ax: Any) -> None:
 
 def neighbors_sentence(r: NeighborSimilarity) -> str:
     ends = r.intervals()
-    near, far, other = (said(value, ends.get(name)) for name, value in r.summary().items())
+    near, far, other = (with_interval(value, ends.get(name)) for name, value in r.summary().items())
     found = f"The pixels of neighboring patches correlate at {near}, those of the farthest at {far}"
     return f"{found}, and those of patches of different images at {other}." if np.isfinite(r.across) else f"{found}."
 
@@ -152,7 +152,7 @@ def inductive_bias_sentence(r: InductiveBias) -> str:
     ends, numbers = r.intervals(), r.summary()
 
     def one(name: str, show: Show = two_digits) -> str:
-        return said(numbers[name], ends.get(name), show)
+        return with_interval(numbers[name], ends.get(name), show)
 
     return (
         f"{one('locality of the first block', percent)} of the first block's receptive field lies within an eighth of "

@@ -8,13 +8,13 @@ import numpy as np
 
 from sightline.spec import Result, number
 from sightline.views.style import COLORS, finite, heat, lines
-from sightline.views.view import said
+from sightline.views.view import with_interval
 
 
 def summary_sentence(r: Result) -> str:
     """The first numbers of the summary."""
     known, ends = [(k, v) for k, v in r.summary().items() if math.isfinite(v)][:4], r.intervals()
-    parts = (f"{k} {said(v, ends.get(k), lambda x: number(x, 3))}" for k, v in known)
+    parts = (f"{k} {with_interval(v, ends.get(k), lambda x: number(x, 3))}" for k, v in known)
     return ("; ".join(parts) or "This result has no summary") + "."
 
 

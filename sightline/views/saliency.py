@@ -12,7 +12,7 @@ from sightline.evals.interval import half_width
 from sightline.views.attention import draw_on_images
 from sightline.views.payload import maps_on_images
 from sightline.views.style import COLORS, PALE, finite
-from sightline.views.view import VIT, Headline, Paper, Payload, View, captions, pair, percent, said
+from sightline.views.view import VIT, Headline, Paper, Payload, View, captions, pair, percent, with_interval
 
 ON_THE_OBJECT = "How much of a map lies on the object"
 CLASSES = 30  # whose bars fit; of more, the worst
@@ -37,7 +37,7 @@ def draw_attribution(r: Attribution, figure: Any) -> None:
 def attribution_sentence(r: Attribution) -> str:
     numbers, ends = r.summary(), r.intervals()
     names = "insertion minus deletion", "insertion minus deletion, random order", "agreement with scrambled weights"
-    gain, chance, same = (said(numbers[name], ends.get(name)) for name in names)
+    gain, chance, same = (with_interval(numbers[name], ends.get(name)) for name in names)
     more = (r.insertion - r.deletion) - (r.insertion_random - r.deletion_random)
     half, mean = float(half_width(more)), float(more.mean())
     count = f"{len(more)} image{'s' * (len(more) > 1)}"
@@ -85,7 +85,7 @@ def draw_object_mass(r: ObjectMass, ax: Any) -> None:
 def object_mass_sentence(r: ObjectMass) -> str:
     numbers, ends = r.summary(), r.intervals()
     names = "mass on the object", "area of the object", "images where mass exceeds area"
-    mass, area, more = (said(numbers[name], ends.get(name), percent) for name in names)
+    mass, area, more = (with_interval(numbers[name], ends.get(name), percent) for name in names)
     return (
         f"{mass} of the maps lies on the object, which covers {area} "
         f"of the area; it is more than its share in {more} of {len(r.mass)} images."
@@ -116,7 +116,7 @@ def draw_focus(r: ObjectFocus, ax: Any) -> None:
 def object_focus_sentence(r: ObjectFocus) -> str:
     gains = [(method, *r.gain(method)) for method in r.methods]
     listed = ", ".join(f"{m} {100 * g:+.1f} ± {100 * h:.1f} points" for m, g, h in gains)
-    area = said(float(r.area.mean()), r.intervals().get("area of the object"), percent, inside=True)
+    area = with_interval(float(r.area.mean()), r.intervals().get("area of the object"), percent, inside=True)
     return f"Share of the map on the object, beyond the object's share of the area ({area}): {listed}."
 
 
@@ -150,7 +150,7 @@ def detection_sentence(r: Detection) -> str:
     ends = r.intervals()
 
     def one(value: float, name: str) -> str:
-        return said(value, ends.get(name), lambda x: f"{x:.3f}", inside=True)
+        return with_interval(value, ends.get(name), lambda x: f"{x:.3f}", inside=True)
 
     named = zip(MEASURES[1:], r.masks[1:].tolist())
     listed = "; ".join(f"{name} {one(value, name)}" for name, value in named if math.isfinite(value))

@@ -29,7 +29,7 @@ from sightline.views.view import (
     one_digit,
     percent,
     points,
-    said,
+    with_interval,
 )
 
 CLASSES = 12  # whose names and numbers fit a confusion matrix; of more, a figure shows the worst confusions
@@ -83,8 +83,14 @@ def episodes_sentence(r: Episodes) -> str:
     low, high = np.unravel_index(r.mean.argmin(), r.mean.shape), np.unravel_index(r.mean.argmax(), r.mean.shape)
     ends = r.intervals()
     names = [f"{r.ways[i]}-way {r.shots[j]}-shot" for i, j in (low, high)]
-    cells = [f"{n} ({said(float(r.mean[at]), ends.get(n), points, inside=True)})" for n, at in zip(names, (low, high))]
-    within, other = said(r.within, ends.get("cosine within")), said(r.between, ends.get("cosine between"))
+    cells = [
+        f"{n} ({with_interval(float(r.mean[at]), ends.get(n), points, inside=True)})"
+        for n, at in zip(names, (low, high))
+    ]
+    within, other = (
+        with_interval(r.within, ends.get("cosine within")),
+        with_interval(r.between, ends.get("cosine between")),
+    )
     return f"From {cells[0]} to {cells[1]}; cosine {within} within a class, {other} between classes."
 
 
@@ -110,7 +116,7 @@ def layer_probes_sentence(r: LayerProbes) -> str:
     last = [int(np.isfinite(row).sum()) - 1 for row in r.accuracy]
     values = [float(row[at]) for row, at in zip(r.accuracy, last)]
     order = np.argsort(values)[::-1]
-    parts = (f"{r.curves[i]} {said(values[i], r.interval(i, last[i]), points)}" for i in order)
+    parts = (f"{r.curves[i]} {with_interval(values[i], r.interval(i, last[i]), points)}" for i in order)
     return f"At the last block: {', '.join(parts)}."
 
 
@@ -144,8 +150,8 @@ def draw_probes(r: ProbeAccuracy, figure: Any) -> None:
 
 def probes_sentence(r: ProbeAccuracy) -> str:
     best = int(np.nanargmax(r.mean))
-    top = said(float(r.mean[best]), r.interval(best), points, inside=True)
-    last = said(float(r.mean[-1]), r.interval(-1), points)
+    top = with_interval(float(r.mean[best]), r.interval(best), points, inside=True)
+    last = with_interval(float(r.mean[-1]), r.interval(-1), points)
     return f"The best layer is {counted(r.layers[best])} ({top}); the last reaches {last}."
 
 
@@ -200,8 +206,8 @@ def classification_sentence(r: Classification) -> str:
     most = f" Most often, {wrong[0][0]} is taken for {wrong[0][1]} ({often})." if wrong else ""
     low, high = r.interval
     ends = r.intervals()
-    top5 = f" Top-5 accuracy {said(r.top5, ends.get('top-5'), points)}." if len(r.classes) > 5 else ""
-    off = said(100 * r.calibration_error, _times_100(ends.get("calibration error")), one_digit)
+    top5 = f" Top-5 accuracy {with_interval(r.top5, ends.get('top-5'), points)}." if len(r.classes) > 5 else ""
+    off = with_interval(100 * r.calibration_error, _times_100(ends.get("calibration error")), one_digit)
     count = int(r.counts.sum())
     return (
         f"{100 * r.top1:.1f} % of {count:,} image{'s' * (count > 1)} correct (95 % interval {100 * low:.1f} to "
@@ -255,8 +261,8 @@ def draw_vtab(r: Vtab, ax: Any) -> None:
 
 def vtab_sentence(r: Vtab) -> str:
     ends = r.intervals()
-    groups = ", ".join(f"{g} {said(v, ends.get(g), points)}" for g, v in r.by_group.items())
-    return f"Mean of {len(r.tasks)} tasks {said(r.score, r.interval(), points)}: {groups}."
+    groups = ", ".join(f"{g} {with_interval(v, ends.get(g), points)}" for g, v in r.by_group.items())
+    return f"Mean of {len(r.tasks)} tasks {with_interval(r.score, r.interval(), points)}: {groups}."
 
 
 VTAB = View(
@@ -283,8 +289,8 @@ def draw_multilabel(r: MultiLabel, ax: Any) -> None:
 def multilabel_sentence(r: MultiLabel) -> str:
     ends = r.intervals()
     return (
-        f"The top prediction is among the labels of {said(r.top1, ends.get('top-1 in the set'), percent)} of "
-        f"{r.scored} images; mAP {said(r.mean_average_precision, ends.get('mAP'))}."
+        f"The top prediction is among the labels of {with_interval(r.top1, ends.get('top-1 in the set'), percent)} of "
+        f"{r.scored} images; mAP {with_interval(r.mean_average_precision, ends.get('mAP'))}."
     )
 
 
@@ -308,7 +314,7 @@ def draw_real(r: ReaL, ax: Any) -> None:
 
 
 def real_sentence(r: ReaL) -> str:
-    return f"{said(r.accuracy, r.interval, points)} of {r.scored:,} images correct by the reassessed labels."
+    return f"{with_interval(r.accuracy, r.interval, points)} of {r.scored:,} images correct by the reassessed labels."
 
 
 REAL = View(
@@ -331,8 +337,8 @@ def draw_retrieval(r: Retrieval, ax: Any) -> None:
 
 def retrieval_sentence(r: Retrieval) -> str:
     ends = r.intervals()
-    first = said(float(r.cmc[0]), ends.get("rank-1"), percent)
-    mean = said(float(np.nanmean(r.precision)), ends.get("mAP"))
+    first = with_interval(float(r.cmc[0]), ends.get("rank-1"), percent)
+    mean = with_interval(float(np.nanmean(r.precision)), ends.get("mAP"))
     return f"The first image is a match for {first} of the queries; mAP {mean}."
 
 

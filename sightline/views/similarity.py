@@ -39,8 +39,8 @@ from sightline.views.view import (
     model_names,
     pair,
     percent,
-    said,
     two_digits,
+    with_interval,
 )
 
 
@@ -63,7 +63,7 @@ def _ways_sentence(r: CKA) -> str:
     """The mean of all pairs looked at in the other ways."""
     numbers, ends = r.summary(), r.intervals()
     named = {name: name.replace("CKA", "mean") for name, value in other_ways(r).items() if np.isfinite(value).any()}
-    means = [f"{said(numbers[key], ends.get(key))} {name[5:]}" for name, key in named.items()]
+    means = [f"{with_interval(numbers[key], ends.get(key))} {name[5:]}" for name, key in named.items()]
     if not means:
         return ""
     known = r.p[np.isfinite(r.p)]
@@ -73,21 +73,21 @@ def _ways_sentence(r: CKA) -> str:
 
 def _printed_sentence(r: CKA) -> str:
     s, numbers, known = r.similarity, r.summary(), r.intervals()
-    mean = said(numbers["mean"], known.get("mean"))
+    mean = with_interval(numbers["mean"], known.get("mean"))
 
     def cell(i: int, j: int) -> str:
-        return said(float(s[i, j]), ends(float(s[i, j]), float(r.band[i, j]), most=1.0), inside=True)
+        return with_interval(float(s[i, j]), ends(float(s[i, j]), float(r.band[i, j]), most=1.0), inside=True)
 
     if r.rows == r.columns and len(s) > 1:
         i, j = (int(k) for k in np.unravel_index(np.nanargmin(s), s.shape))
-        halves = said(numbers["lower half to upper half"], known.get("lower half to upper half"))
+        halves = with_interval(numbers["lower half to upper half"], known.get("lower half to upper half"))
         return (
             f"Layers of the lower and the upper half have a mean CKA of {halves}, all pairs one of {mean}; "
             f"{counted(r.rows[i])} and {counted(r.columns[j])} are the least similar ({cell(i, j)})."
         )
     best = np.nan_to_num(s, nan=-np.inf).argmax(1)
     top = int(np.nanargmax(np.nan_to_num(s, nan=-np.inf).max(1)))
-    last = said(best_of_last(s), known.get("best match, top row"))
+    last = with_interval(best_of_last(s), known.get("best match, top row"))
     return (
         f"{in_front(r.rows[top])} and {counted(r.columns[best[top]])} are the most similar "
         f"(CKA {cell(top, int(best[top]))}); the mean of all pairs is {mean}, and the best match of the first model's "
@@ -182,7 +182,7 @@ def draw_heads(r: HeadSubsets, ax: Any) -> None:
 def heads_sentence(r: HeadSubsets) -> str:
     numbers, ends = r.summary(), r.intervals()
     names = "most local subset, mean CKA", "most global subset, mean CKA", "rank correlation of CKA and distance, mean"
-    near, far, rho = (said(numbers[name], ends.get(name)) for name in names)
+    near, far, rho = (with_interval(numbers[name], ends.get(name)) for name in names)
     return (
         f"The most local heads have a mean CKA of {near} with the CNN's lower layers, the most global {far}; "
         f"the rank correlation with distance is {rho}."
@@ -215,7 +215,7 @@ def block_similarity_sentence(r: BlockSimilarity) -> str:
     parts = []
     for name, row, half in zip(r.models, r.similarity, r.band):
         known = np.flatnonzero(np.isfinite(row))[[0, -1]]
-        first, last = (said(float(row[i]), ends(float(row[i]), float(half[i]), most=1.0)) for i in known)
+        first, last = (with_interval(float(row[i]), ends(float(row[i]), float(half[i]), most=1.0)) for i in known)
         parts.append(f"{name}: CKA {first} in the first block, {last} in the last")
     return "; ".join(parts) + "."
 
@@ -258,8 +258,14 @@ def what_if_sentence(r: WhatIf) -> str:
     known = math.isfinite(r.whole)
     values, what = (r.accuracy, "accuracy") if known else (r.agreement, "agreement with the whole model")
     i, j = int(np.nanargmin(values)), int(np.nanargmax(values))
-    start = f"The accuracy of the whole model is {said(r.whole, r.share_interval(r.whole), percent)}. " if known else ""
-    most, least = (said(float(values[k]), r.share_interval(float(values[k])), percent, inside=True) for k in (i, j))
+    start = (
+        f"The accuracy of the whole model is {with_interval(r.whole, r.share_interval(r.whole), percent)}. "
+        if known
+        else ""
+    )
+    most, least = (
+        with_interval(float(values[k]), r.share_interval(float(values[k])), percent, inside=True) for k in (i, j)
+    )
     return (
         f"{start}Switching off {counted(r.off[i])} costs most ({what} {most}), switching off "
         f"{counted(r.off[j])} least ({least})."
@@ -322,7 +328,7 @@ def localization_sentence(r: Localization) -> str:
     ends = r.intervals() if len(s) > 1 else {}
 
     def one(name: str, show: Show = two_digits) -> str:
-        return said(s.get(name, math.nan), ends.get(name), show)
+        return with_interval(s.get(name, math.nan), ends.get(name), show)
 
     return (
         f"{one('tokens most like their own patch', percent)} of the tokens of {counted(r.layer)} are most similar to "
@@ -366,9 +372,9 @@ def draw_pooling_comparison(r: PoolingComparison, figure: Any) -> None:
 
 def pooling_sentence(r: PoolingComparison) -> str:
     numbers, known = r.summary(), r.intervals()
-    low, last = (said(numbers[name], known.get(name)) for name in BY_BLOCK_STATISTICS)
+    low, last = (with_interval(numbers[name], known.get(name)) for name in BY_BLOCK_STATISTICS)
     halves = zip(r.own, r.own_half)
-    own = [said(float(x), ends(float(x), float(half), least=0.0, most=1.0), percent) for x, half in halves]
+    own = [with_interval(float(x), ends(float(x), float(half), least=0.0, most=1.0), percent) for x, half in halves]
     return (
         f"The two models have a CKA of {low} in the lower half and {last} "
         f"in the last block; {own[0]} of the tokens are most similar to their own patch with a class "

@@ -39,8 +39,8 @@ from sightline.views.view import (
     one_digit,
     pair,
     percent,
-    said,
     whole,
+    with_interval,
 )
 
 FILMED = 8  # images of a film on the page
@@ -130,7 +130,7 @@ def outliers_sentence(r: OutlierTokens) -> str:
     numbers, known = r.summary(), r.intervals()
 
     def one(name: str, show: Show) -> str:
-        return said(numbers[name], known.get(name), show)
+        return with_interval(numbers[name], known.get(name), show)
 
     sinks = one("patches that are attention sinks, most", one_digit)
     ends = f" In block {int(r.sinks.argmax()) + 1}, {sinks} patches per image are attention sinks."

@@ -149,11 +149,13 @@ def points(x: float) -> str:
     return f"{100 * x:.1f} %"
 
 
-def said(value: float, ends: tuple[float, float] | None, show: Show = two_digits, *, inside: bool = False) -> str:
+def with_interval(
+    value: float, ends: tuple[float, float] | None, show: Show = two_digits, *, inside: bool = False
+) -> str:
     """A number with its 95 % interval, "0.71 (0.69 to 0.73)"; the number alone where it has none. `inside` of brackets
     there is a comma instead.
 
-    >>> said(0.71, (0.69, 0.73)), said(0.5, None), said(0.5, (0.4, 0.6), inside=True)
+    >>> with_interval(0.71, (0.69, 0.73)), with_interval(0.5, None), with_interval(0.5, (0.4, 0.6), inside=True)
     ('0.71 (0.69 to 0.73)', '0.50', '0.50, 0.40 to 0.60')
 
     Where two digits would make all of it zero, there are more: "0.0008 (0.0004 to 0.0011)", not "0.00 (0.00 to 0.00)".

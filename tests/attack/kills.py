@@ -171,6 +171,7 @@ if __name__ == "__main__":
     if hasattr(CONTEXT, "set_forkserver_preload"):
         CONTEXT.set_forkserver_preload(
             [
+                "torch._dynamo",  # which the first optimizer imports: as long as all of torch before
                 "sightline.training.loop",
                 "sightline.analysis.catalog",
                 "sightline.report.write",

@@ -28,6 +28,7 @@ def _small():
         patch.setattr(sl.studies.Demo, "images", lambda *a: replace(images(*a), num=96))
         patch.setattr(sl.studies.Demo, "recipe", lambda *a: replace(recipe(*a), batch=16))
         patch.setattr("sightline.studies.demo.look", partial(sl.look, only=SOME))
+        patch.setattr("sightline.studies.demo.os.cpu_count", lambda: 1)  # to start a second worker takes longer
         yield
 
 

@@ -117,7 +117,14 @@ def run_after_the_kill(root: Path):
     train("vit", "ddp", root / "long-killed", steps=16)
 
 
-if __name__ == "__main__":
+def main(root: Path, words: tuple[str, ...], place: dict[str, str], said: Path) -> None:
+    """A process of its own, as torchrun starts it; what it prints goes to a file."""
+    global RANK, WORLD, WAYS
+    os.environ |= place
+    RANK, WORLD, WAYS = int(place["RANK"]), int(place["WORLD_SIZE"]), ("ddp", "fsdp")
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
-    for what in sys.argv[2:]:
-        globals()[f"run_{what}"](Path(sys.argv[1]))
+    for what in words:
+        globals()[f"run_{what}"](root)

@@ -1,10 +1,9 @@
 """Two processes with gloo: the same losses as one, DDP and FSDP alike; other world sizes; one process killed."""
 
 import json
-import os
+import multiprocessing
 import signal
 import socket
-import subprocess
 import sys
 
 import numpy as np
@@ -16,29 +15,33 @@ from tests.training import ranks
 # Halves of a batch are summed in another order: after six steps a ResNet's gradient norm differs by 1e-5 of itself on
 # some CPUs, and a weight by 5e-6. An image that is left out or counted twice changes both by a hundred times as much.
 CLOSE = 1e-4
+CONTEXT = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+if hasattr(CONTEXT, "set_forkserver_preload"):
+    CONTEXT.set_forkserver_preload(["torch._dynamo", "sightline.training.loop", "tests.training.ranks"])
 
 
 def start(folder, *words, world=2):
-    """One process per rank, as torchrun would start them."""
+    """One process per rank, with what torchrun tells it; each writes to a file of its own.
+
+    Their interpreters are copies of one that has imported everything, which costs more than all these trainings.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, ranks.__file__, str(folder), *words],
-            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    started = []
+    for rank in range(world):
+        said = folder / f"{words[0]}-{rank}.txt"
+        here = {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        started.append((CONTEXT.Process(target=ranks.main, args=(folder, words, here, said)), said))
+        started[-1][0].start()
+    return started
 
 
-def finish(processes, seconds=240):
-    said = [p.communicate(timeout=seconds)[0] for p in processes]
-    return [p.returncode for p in processes], said
+def finish(started, seconds=240):
+    for process, _ in started:
+        process.join(seconds)
+    return [process.exitcode for process, _ in started], [said.read_text() for _, said in started]
 
 
 def numbers(folder):

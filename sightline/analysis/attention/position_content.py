@@ -128,7 +128,7 @@ def position_content(
         for made in images.batches([s], what="position and content"):
             sums.groups = groups(made.index)
             s.model(made.images[0])
-            sums.done(made.images[0])
+            sums.finish_batch(made.images[0])
     if sums.images < 2:
         raise ValueError("One image does not tell position from content; give at least two, better 32.")
     how = {"n": sums.images, "batch": batch, "seed": seed, "tokens": "patches", "proof": taps.proof}
@@ -177,7 +177,7 @@ class LogitSums:
                 self.pairs[block][g] += one
                 self.squares[block][g] += square
 
-    def done(self, images: Tensor) -> None:
+    def finish_batch(self, images: Tensor) -> None:
         """A batch is through."""
         if self.image is None:
             self.image = thumbnails(images[:1], self.target.image, 224)[0]

@@ -7,6 +7,7 @@ Features that share a large mean (norms with a bias, ReLU, registers) are center
 but float32 does: they lose all their digits in the Gram matrix otherwise.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -47,7 +48,7 @@ def product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
     several threads it is torch: NumPy's threads would wait, and spin, while the model runs.
     """
     half = len(x) // 2
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and torch.get_num_threads() == 1:
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and has_one_thread():
         rows = x.detach().numpy()
         return torch.from_numpy(np.dot(rows, rows.T)).double()
     if half < 32:
@@ -55,6 +56,13 @@ def product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
     top = sum_of(part[:half] @ part.mT for part in x.split(SLICE, dim=1))
     rest = sum_of(part @ part.mT for part in x[half:].split(SLICE, dim=1))
     return torch.cat([top, torch.cat([top[:, half:].mT, rest], dim=1)])
+
+
+def has_one_thread() -> bool:
+    """Whether torch and NumPy compute with one thread each. What torch is told later, NumPy never hears of: it takes
+    all cores, unless the environment says otherwise when it is imported."""
+    told = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    return torch.get_num_threads() == 1 and told == "1"
 
 
 def centered_product(x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:

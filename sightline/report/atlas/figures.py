@@ -129,7 +129,7 @@ def position_tiles(d: Drawn) -> list[Panel]:
     return panels
 
 
-def seen(kind: str, who: str) -> Callable[[SeedNumbers], Any]:
+def curve_of(kind: str, who: str) -> Callable[[SeedNumbers], Any]:
     """One of the curves of the study seeing."""
     return lambda s: s("figures")[kind][who]
 
@@ -138,7 +138,7 @@ def distance_panels(d: Drawn, models: Sequence[str] = ("ViT", "hybrid")) -> list
     """Heads by depth, as fractions of the distance of uniform attention."""
     panels = []
     for who in models:
-        heads = d.table(seen("distance", who))
+        heads = d.table(curve_of("distance", who))
         nan = float("nan")
         ranks = {
             nth(k, heads.shape[1]): [(float(i), float(row[k]), nan, nan) for i, row in enumerate(heads, 1)]
@@ -156,7 +156,7 @@ def nth(head: int, heads: int) -> str:
 
 def sorted_heads(d: Drawn) -> list[Panel]:
     """Raghu et al., figure 3: sorted heads of the two lowest and the two highest blocks."""
-    return [("", sorted_lines(d.table(seen("distance", "ViT"))))]
+    return [("", sorted_lines(d.table(curve_of("distance", "ViT"))))]
 
 
 def sorted_lines(heads: np.ndarray) -> Any:
@@ -184,11 +184,11 @@ def filters(d: Drawn) -> list[Panel]:
 
 def similar_within(d: Drawn) -> list[Panel]:
     axes = Axes(x="layer", y="layer")
-    return [(who, heat(d.table(seen("cka", who)), axes)) for who in ("ViT", "BiT")]
+    return [(who, heat(d.table(curve_of("cka", who)), axes)) for who in ("ViT", "BiT")]
 
 
 def similar_across(d: Drawn) -> list[Panel]:
-    return [("", heat(d.table(seen("cka", "ViT, BiT")), Axes(x="layer of the BiT", y="layer of the ViT")))]
+    return [("", heat(d.table(curve_of("cka", "ViT, BiT")), Axes(x="layer of the BiT", y="layer of the ViT")))]
 
 
 def head_groups(d: Drawn) -> list[Panel]:
@@ -259,7 +259,7 @@ def places(d: Drawn, of: Mapping[str, Callable[[SeedNumbers], Any]]) -> list[Pan
 
 
 def places_of_both(d: Drawn) -> list[Panel]:
-    return places(d, {who: seen("places", who) for who in ("ViT", "BiT")})
+    return places(d, {who: curve_of("places", who) for who in ("ViT", "BiT")})
 
 
 def places_by_pool(d: Drawn) -> list[Panel]:

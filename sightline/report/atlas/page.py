@@ -119,13 +119,13 @@ def study_of(path: Path) -> dict[str, Any]:
 
 def card(row: Mapping[str, Any]) -> dict[str, Any]:
     """A claim with plots of its effects and of its controls."""
-    effects = [(e, said(e), forest(e)) for e in row["effects"]]
-    controls = [(kind, e, said(e), forest(e)) for kind, e in row["controls"].items()]
+    effects = [(e, describe_effect(e), forest(e)) for e in row["effects"]]
+    controls = [(kind, e, describe_effect(e), forest(e)) for kind, e in row["controls"].items()]
     place = re.sub(r"\W+", "-", f"{row['claim']}-{row['study']}")
     return {**row, "css": STATES[row["state"]], "plots": effects, "checks": controls, "id": place}
 
 
-def said(e: Mapping[str, Any]) -> str:
+def describe_effect(e: Mapping[str, Any]) -> str:
     """Value, interval and what is required, in a line."""
     place = requirement(e)
     known = math.isfinite(e["low"]) and math.isfinite(e["high"])

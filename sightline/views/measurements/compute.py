@@ -6,7 +6,7 @@ import numpy as np
 
 from sightline.training.run.compute import AccuracyByCompute
 from sightline.views.style import COLORS, PALE
-from sightline.views.view import VIT, Paper, View, points, said
+from sightline.views.view import VIT, Paper, View, points, with_interval
 
 NAMED = 12  # runs that are labeled; of more, those on the front
 MARKS = "os^Dv"
@@ -37,7 +37,7 @@ def draw_compute(r: AccuracyByCompute, ax: Any) -> None:
 def compute_sentence(r: AccuracyByCompute) -> str:
     front = [i for i in np.argsort(r.macs) if r.front[i]]
     ends = r.intervals()
-    shown = [said(float(r.accuracy[i]), ends.get(r.runs[i]), points, inside=True) for i in front]
+    shown = [with_interval(float(r.accuracy[i]), ends.get(r.runs[i]), points, inside=True) for i in front]
     parts = [f"{r.runs[i]} ({text}; {r.macs[i]:.2g} MACs)" for i, text in zip(front, shown)]
     return f"On the Pareto front of {len(r.runs)} runs: {', '.join(parts)}."
 

@@ -8,7 +8,7 @@ from sightline.data.corruptions.kinds import KINDS
 from sightline.evals.interval import ends
 from sightline.evals.shift.robustness import CorruptionAccuracy
 from sightline.views.style import COLORS, PALE, heat, panels
-from sightline.views.view import View, accuracy_headline, points, said
+from sightline.views.view import View, accuracy_headline, points, with_interval
 
 
 def draw_corruption(r: CorruptionAccuracy, figure: Any) -> None:
@@ -37,8 +37,10 @@ def corruption_sentence(r: CorruptionAccuracy) -> str:
     numbers, known = r.summary(), r.intervals()
     means, halves = r.by_kind()
     i = int(means.argmin())
-    worst = said(float(means[i]), ends(float(means[i]), float(halves[i]), least=0.0, most=1.0), points, inside=True)
-    clean, corrupted = (said(numbers[name], known.get(name), points) for name in ("clean", "corrupted"))
+    worst = with_interval(
+        float(means[i]), ends(float(means[i]), float(halves[i]), least=0.0, most=1.0), points, inside=True
+    )
+    clean, corrupted = (with_interval(numbers[name], known.get(name), points) for name in ("clean", "corrupted"))
     return f"{clean} on clean images, {corrupted} on corrupted ones; worst is {r.kinds[i]} ({worst})."
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from sightline.evals.shift.test_sets import TestSets
 from sightline.views.measurements.published import of_test_sets
 from sightline.views.style import COLORS, PALE
-from sightline.views.view import View, accuracy_headline, points, said
+from sightline.views.view import View, accuracy_headline, points, with_interval
 
 
 def draw_test_sets(r: TestSets, ax: Any) -> None:
@@ -27,10 +27,10 @@ def draw_test_sets(r: TestSets, ax: Any) -> None:
 
 def test_sets_sentence(r: TestSets) -> str:
     worst = int(r.top1.argmin())
-    first, last = (said(float(r.top1[i]), (float(r.low[i]), float(r.high[i])), points) for i in (0, worst))
+    first, last = (with_interval(float(r.top1[i]), (float(r.low[i]), float(r.high[i])), points) for i in (0, worst))
     if not worst or not len(r.first_top1):
         return f"From {first} on {r.names[0]} to {last} on {r.names[worst]}."
-    same = said(r.baseline(worst), r.baseline_interval(worst), points)
+    same = with_interval(r.baseline(worst), r.baseline_interval(worst), points)
     return f"{last} on {r.names[worst]}, {same} on {r.names[0]} with the same {r.classes[worst]} classes."
 
 

@@ -38,6 +38,15 @@ def vit_config(config: Config) -> ViTConfig | None:
     return None
 
 
+def no_published_vit(config: Config) -> str | None:
+    """Why this is neither a ViT nor a hybrid as they were published; None if it is one."""
+    if vit_config(config) is None:
+        return "this layout is for ViT and hybrid"
+    if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
+        return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
+    return None
+
+
 def not_plain(c: ViTConfig, who: str) -> str | None:
     """Why the encoder is not a plain pre-norm ViT with learned position embeddings at the stem; None if it is."""
     if c.position_at != "stem" or c.position != "1d":

@@ -10,7 +10,7 @@ from typing import Any
 from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
-from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
+from sightline.weights.formats.format import Format, Hints, no_published_vit, not_plain, vit_config
 from sightline.weights.formats.key_table import (
     CONV,
     DENSE,
@@ -103,11 +103,10 @@ def defaults(config: Config) -> Mapping[str, Any]:
 
 
 def unsupported(config: Config) -> str | None:
+    if reason := no_published_vit(config):
+        return reason
     c = vit_config(config)
-    if c is None:
-        return "this layout is for ViT and hybrid"
-    if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
-        return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
+    assert c is not None
     if c.position == "sincos" and c.position_at == "stem" and not isinstance(config, HybridConfig):
         c = ViTConfig(**{**vars(c), "position": "1d", "position_rows": 0})
     if reason := not_plain(c, "the JAX ViT"):

@@ -8,7 +8,7 @@ from sightline.models.hybrid import HybridConfig
 from sightline.models.variants import Config
 from sightline.models.vit import ViTConfig
 from sightline.spec import ImageSpec
-from sightline.weights.formats.format import Format, Hints, not_plain, vit_config
+from sightline.weights.formats.format import Format, Hints, no_published_vit, not_plain, vit_config
 from sightline.weights.formats.key_table import (
     LEADING,
     SAME,
@@ -126,11 +126,10 @@ def defaults(config: Config) -> Mapping[str, Any]:
 
 
 def unsupported(config: Config) -> str | None:
+    if reason := no_published_vit(config):
+        return reason
     c = vit_config(config)
-    if c is None:
-        return "this layout is for ViT and hybrid"
-    if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
-        return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
+    assert c is not None
     if reason := not_plain(c, "timm's ViT"):
         return reason
     if c.head == "mlp":
