@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
+LIST = "a list such as "
 
 
 def apply_settings(record: T, settings: Iterable[str]) -> T:
@@ -92,6 +93,7 @@ def describe_type(hint: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(args)}"
     if origin is tuple:
-        return f"a list such as ({', '.join(describe_type(a) for a in args if a is not ...)}, ...)"
+        inside = [describe_type(a).removeprefix(LIST) if a is not ... else "..." for a in args]
+        return f"{LIST}({', '.join(inside)})"
     plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "none"}
     return plain.get(hint, getattr(hint, "__name__", str(hint)))

@@ -80,6 +80,7 @@ def test_settings_arrive_as_their_annotation_wants_them(setting, field, value):
         ("augment.mixup=-1", "expected alpha >= 0"),
         ("lr.x=1", "single value"),
         ("betas=0.9", "betas is a list"),
+        ("sizes=16", r"sizes is a list such as \(\(a number, a whole number\), \.\.\.\); got"),
     ],
 )
 def test_a_wrong_setting_says_what_was_expected(setting, said):

@@ -108,6 +108,8 @@ def unsupported(config: Config) -> str | None:
         return "this layout is for ViT and hybrid"
     if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
         return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
+    if isinstance(config, HybridConfig) and config.unit != "bottleneck":
+        return "the published hybrids have bottleneck units, not basic ones"
     if c.position == "sincos" and c.position_at == "stem" and not isinstance(config, HybridConfig):
         c = ViTConfig(**{**vars(c), "position": "1d", "position_rows": 0})
     if reason := not_plain(c, "the JAX ViT"):
