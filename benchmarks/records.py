@@ -52,8 +52,8 @@ class Family:
 
 FAMILIES = {
     "bit": Family("bit-basic", sl.recipes.speed_bit),
-    "hybrid": Family("conv-vit-micro4", sl.recipes.speed_hybrid, {"pool": "gap"}),
-    "vit": Family("vit-nano4", sl.recipes.speed_vit),
+    "hybrid": Family("r6-vit-nano4", sl.recipes.speed_hybrid, {"pool": "gap"}),
+    "vit": Family("vit-nano4", sl.recipes.speed_vit, {"pool": "gap"}),
     "laptop-bit": Family("bit-nano", sl.recipes.laptop_bit),
     "laptop-vit": Family("vit-micro4", sl.recipes.laptop_vit, {"pool": "gap"}),
 }

@@ -1,7 +1,7 @@
 """Accuracy of a model's own head: top-1 and top-5, per class, confusion, calibration."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,10 @@ from sightline.spec import About, Result
 from sightline.weights.runs import untrained_head
 
 TTA = Literal["mirror", "shift"]  # test-time augmentation
+VIEWS = {
+    "mirror": "each image and its mirror image",
+    "shift": "each image, its mirror image and four shifted copies",
+}
 WORST = 24  # mistakes that are kept one by one
 BINS = 15  # of confidence, for calibration (Guo et al. 2017)
 
@@ -253,11 +257,14 @@ def evaluate(
     how = {"model": describe(model), "variant": published_name(model), "dataset": dataset.name, "images": len(dataset)}
     how |= {"tta": tta} if tta else {}
     about = About(models=(identify(model),), images=fingerprint(dataset))
+    result: Classification | MultiLabel
     if dataset.labels.ndim == 2:
         table = np.zeros(said.shape, dtype=np.bool_)
         table[:, place] = dataset.labels
-        return score_labels(said, table, classes=names, how=how, about=about)
-    return score(said, place[dataset.labels], classes=names, how=how, about=about)
+        result = score_labels(said, table, classes=names, how=how, about=about)
+    else:
+        result = score(said, place[dataset.labels], classes=names, how=how, about=about)
+    return replace(result, caption=f"{result.caption} Logits averaged over {VIEWS[tta]}.") if tta else result
 
 
 def logits(

@@ -29,7 +29,9 @@ class HybridConfig:
 
     vit: ViTConfig
     units: tuple[int, ...] = (3, 4, 6, 3)  # () is the stem alone
-    stem: Literal["7x7/2+pool", "3x3/2+3x3/2"] = "7x7/2+pool"  # the second suits small images (Xiao et al. 2021)
+    unit: Literal["bottleneck", "basic"] = "bottleneck"  # "basic": two 3x3 convolutions, which suit small images
+    # the others are for small images: two convolutions (Xiao et al. 2021), or one that leaves more to the units
+    stem: Literal["7x7/2+pool", "3x3/2+3x3/2", "3x3/2"] = "7x7/2+pool"
     width_factor: float = 1.0
     norm_eps: float = 1e-6
     standardize_eps: float = 1e-5
@@ -51,14 +53,19 @@ class HybridConfig:
 
     @property
     def backbone_stride(self) -> int:
-        """Pixels per cell of the backbone's map: the stem reduces by 4, each stage after the first by 2."""
-        return 4 * 2 ** max(len(self.units) - 1, 0)
+        """Pixels per cell of the backbone's map: the stem reduces by 4 or 2, each stage after the first by 2."""
+        return (2 if self.stem == "3x3/2" else 4) * 2 ** max(len(self.units) - 1, 0)
 
     @property
     def backbone_width(self) -> int:
         """Channels of the backbone's map."""
         root = int(64 * self.width_factor)
-        return root * 4 * 2 ** (len(self.units) - 1) if self.units else root
+        return root * self.expansion * 2 ** (len(self.units) - 1) if self.units else root
+
+    @property
+    def expansion(self) -> int:
+        """Channels of a unit's output for each in its middle."""
+        return 4 if self.unit == "bottleneck" else 1
 
     @property
     def encoder(self) -> ViTConfig:
@@ -122,6 +129,25 @@ class Unit(nn.Module):
         return F.relu(self.sum(add_branch(skip, y, self.branch, self.norm3, self.norm3.norm)))
 
 
+class BasicBlock(nn.Module):
+    """Post-activation unit of two 3x3 convolutions, the stride in the first; taps as in `Unit`."""
+
+    def __init__(self, c: HybridConfig, channels: int, out: int, *, stride: int):
+        super().__init__()
+        self.conv1, self.norm1 = conv(c, channels, out, 3, stride), NormReLU(out, eps=c.norm_eps)
+        self.conv2, self.norm2 = conv(c, out, out, 3), NormReLU(out, eps=c.norm_eps, relu=False)
+        self.shortcut, self.shortcut_norm = None, None
+        if stride > 1 or channels != out:
+            self.shortcut = conv(c, channels, out, 1, stride)
+            self.shortcut_norm = NormReLU(out, eps=c.norm_eps, relu=False)
+        self.skip, self.branch, self.sum = Tap(), Tap(), Tap()
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b o i j"]:
+        skip = self.skip(x if self.shortcut is None else self.shortcut_norm(self.shortcut(x)))  # type: ignore[misc]
+        y = self.branch(self.norm2(self.conv2(self.norm1(self.conv1(x)))))
+        return F.relu(self.sum(add_branch(skip, y, self.branch, self.norm2, self.norm2.norm)))
+
+
 def conv(c: HybridConfig, channels: int, out: int, kernel: int, stride: int = 1) -> StdConv:
     return StdConv(channels, out, kernel, stride=stride, eps=c.standardize_eps, eps_on=c.standardize_eps_on, same=True)
 
@@ -132,16 +158,22 @@ class Backbone(nn.Module):
     def __init__(self, c: HybridConfig):
         super().__init__()
         channels = int(64 * c.width_factor)
-        self.pooled = c.stem == "7x7/2+pool"
-        self.root = conv(c, c.channels, channels, 7 if self.pooled else 3, 2)
+        self.stem = c.stem
+        self.root = conv(c, c.channels, channels, 7 if self.stem == "7x7/2+pool" else 3, 2)
         self.root_norm = NormReLU(channels, eps=c.norm_eps)
-        if not self.pooled:
+        if self.stem == "3x3/2+3x3/2":
             self.second, self.second_norm = conv(c, channels, channels, 3, 2), NormReLU(channels, eps=c.norm_eps)
-        self.stages = stages(c.units, channels, lambda i, mid, stride: Unit(c, i, mid, stride=stride))
+        kind = Unit if c.unit == "bottleneck" else BasicBlock
+        self.stages = stages(
+            c.units, channels, lambda i, mid, stride: kind(c, i, mid, stride=stride), expansion=c.expansion
+        )
 
     def forward(self, x: Float[Tensor, "b c y x"], recompute: bool = False) -> Float[Tensor, "b d i j"]:
         x = self.root_norm(self.root(x))
-        x = pool_max(pad_same(x, 3, 2, value=float("-inf"))) if self.pooled else self.second_norm(self.second(x))
+        if self.stem == "7x7/2+pool":
+            x = pool_max(pad_same(x, 3, 2, value=float("-inf")))
+        elif self.stem == "3x3/2+3x3/2":
+            x = self.second_norm(self.second(x))
         for stage in self.stages:
             x = stage(x, recompute)
         return x
@@ -175,5 +207,6 @@ class Hybrid(ViT):
         super().initialize(generator)
         convolutions.initialize(self.backbone, generator)
         for module in self.backbone.modules():
-            if isinstance(module, Unit):
-                nn.init.zeros_(module.norm3.norm.weight)
+            if isinstance(module, Unit | BasicBlock):
+                last = module.norm3 if isinstance(module, Unit) else module.norm2
+                nn.init.zeros_(last.norm.weight)

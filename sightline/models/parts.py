@@ -141,10 +141,12 @@ def _bit(model: BiT) -> Iterator[Part]:
 
 
 def _backbone(model: Hybrid) -> Iterator[Part]:
-    stem = "root_norm" if model.config.stem == "7x7/2+pool" else "second_norm"
+    stem = "second_norm" if model.config.stem == "3x3/2+3x3/2" else "root_norm"
     yield Part(path=f"backbone.{stem}", kind="embed", layout="map")
     names = ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")
-    yield from _stages(model.backbone.stages, "backbone.stages.", names)
+    yield from _stages(
+        model.backbone.stages, "backbone.stages.", names if model.config.unit == "bottleneck" else names[:4]
+    )
 
 
 def _stages(stages: nn.ModuleList, at: str, names: tuple[str, ...]) -> Iterator[Part]:

@@ -52,6 +52,7 @@ BIT_SMALL: dict[str, dict[str, Any]] = {
 # Hybrids: units for stride 32; for stride 16 the last stage's units move into the one before (ViT, section 4.1)
 HYBRID = {26: (2, 2, 2, 2), **BIT}
 HYBRID_SMALL = {(8, 4): (2,), (14, 8): (2, 2)}  # (depth, stride) -> units, at half width
+HYBRID_BASIC: dict[str, Any] = {"unit": "basic", "stem": "3x3/2"}  # of r6: as bit-basic without its last stage
 
 LISTED = (
     *(f"vit-{s}{p}" for s in SMALL for p in (4, 8)),
@@ -59,7 +60,7 @@ LISTED = (
     *("vit-g14", "vit-G14"),
     *(f"bit-{s}" for s in BIT_SMALL),
     *("bit-r50x1", "bit-r50x3", "bit-r101x1", "bit-r101x3", "bit-r152x2", "bit-r152x4", "bit-r200x3"),
-    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8", "conv-vit-nano4", "conv-vit-micro4"),
+    *("r8-vit-nano4", "r8-vit-micro4", "r14-vit-micro8", "r6-vit-nano4", "conv-vit-nano4", "conv-vit-micro4"),
     *("r-vit-ti16", "r26-vit-s32", "r26-vit-b32", "r50-vit-b32", "r50-vit-b16", "r50-vit-l32", "r50-vit-l16"),
     *("mixer-nano4", "mixer-nano8", "mixer-micro4", "mixer-micro8", "mixer-mini4"),
     *("mixer-s32", "mixer-s16", "mixer-b32", "mixer-b16", "mixer-l32", "mixer-l16", "mixer-h14"),
@@ -98,6 +99,8 @@ def config(name: str, **changes: Any) -> Config:
         stem = {"stem": "3x3/2+3x3/2", **changes}  # two convolutions in place of the patches (Xiao et al. 2021)
         return _hybrid(found[1], (), int(found[2]), 1.0, stem)
     if found := re.fullmatch(r"r(\d*)-vit-([a-zA-Z]+?)(\d+)", plain):
+        if (found[1], found[3]) == ("6", "4") and found[2] in VIT:
+            return _hybrid(found[2], (1, 1), 4, 1.0, {**HYBRID_BASIC, **changes})
         backbone = _backbone(found[1], found[2], int(found[3]))
         if backbone is not None and found[2] in VIT:
             return _hybrid(found[2], *backbone, changes)
@@ -148,7 +151,7 @@ def _backbone(depth: str, size: str, stride: int) -> tuple[tuple[int, ...], int,
 
 
 def _hybrid(letter: str, units: tuple[int, ...], stride: int, width: float, changes: dict[str, Any]) -> HybridConfig:
-    own = {"units", "stem", "width_factor", "norm_eps", "standardize_eps", "standardize_eps_on"} & set(changes)
+    own = (set(HybridConfig.__dataclass_fields__) - {"vit"}) & set(changes)
     vit = _vit(letter, stride, {k: v for k, v in changes.items() if k not in own})
     return HybridConfig(vit=vit, **{"units": units, "width_factor": width, **{k: changes[k] for k in own}})
 

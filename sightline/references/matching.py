@@ -13,7 +13,7 @@ from sightline.references.rows import Reference, tables
 SHAPE = {
     ViTConfig: ("width", "depth", "heads", "mlp_width", "patch", "attention", "norm", "norm_at", "no_skip"),
     BiTConfig: ("units", "unit", "width_factor", "stem", "norm", "standardize"),
-    HybridConfig: ("units", "stem", "width_factor"),
+    HybridConfig: ("units", "unit", "stem", "width_factor"),
 }
 
 

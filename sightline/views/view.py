@@ -165,7 +165,7 @@ def with_interval(
     largest = max(abs(value), *map(abs, ends))
     if show is two_digits and SMALLEST < largest < 0.005:
         digits = 1 - math.floor(math.log10(largest))
-        return said(value, ends, lambda x: f"{x:z.{digits}f}", inside=inside)
+        return with_interval(value, ends, lambda x: f"{x:z.{digits}f}", inside=inside)
     range_ = f"{show(ends[0])} to {show(ends[1])}"
     return f"{show(value)}, {range_}" if inside else f"{show(value)} ({range_})"
 

@@ -26,4 +26,9 @@ def test_evaluate_says_what_it_averaged():
     plain, mirror = sl.evals.logits(model, data), sl.evals.logits(model, data, tta="mirror")
     assert abs(plain - mirror).max() > 1e-4
     assert "tta" not in sl.evaluate(model, data).how
-    assert sl.evaluate(model, data, tta="shift").how["tta"] == "shift"
+    shifted = sl.evaluate(model, data, tta="shift")
+    assert shifted.how["tta"] == "shift"
+    assert (
+        shifted.caption
+        == "8 images, 10 classes. Logits averaged over each image, its mirror image and four shifted copies."
+    )

@@ -121,7 +121,7 @@ def both_ways(model, x):
     return model(x).detach(), fast
 
 
-@pytest.mark.parametrize("name", ["bit-nano", "bit-basic", "r8-vit-nano4", "conv-vit-nano4"])
+@pytest.mark.parametrize("name", ["bit-nano", "bit-basic", "r8-vit-nano4", "r6-vit-nano4", "conv-vit-nano4"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_inference_takes_other_kernels_and_gives_the_same_logits(name, batch):
     stem = {"stem": "7x7/2+pool"} if name == "bit-nano" else {}

@@ -45,6 +45,34 @@ def test_two_small_convolutions_as_a_stem(tmp_path):
         sl.save(model.float(), tmp_path / "model.npz", to="npz")
 
 
+def test_basic_units_after_a_stem_that_halves_the_resolution(tmp_path):
+    model = sl.build("r6-vit-nano4", classes=5, size=16)
+    unit, x = model.backbone.stages[0].units[0], torch.randn(1, 64, 8, 8)
+    assert torch.equal(unit(x), torch.relu(x))  # starts as its shortcut
+    fill(model.double())
+    first, second = (stage.units[0] for stage in model.backbone.stages)
+    x = torch.randn(2, 3, 16, 16).double()
+    y = model.backbone.root_norm(model.backbone.root(x))
+    y = torch.relu(y + first.norm2(first.conv2(first.norm1(first.conv1(y)))))
+    y = torch.relu(second.shortcut_norm(second.shortcut(y)) + second.norm2(second.conv2(second.norm1(second.conv1(y)))))
+    torch.testing.assert_close(model.backbone(x), y)
+    assert (y.shape, model.config.grid, model.config.backbone_stride) == ((2, 128, 4, 4), (4, 4), 4)
+    assert (first.shortcut, second.conv1.stride, second.conv2.stride) == (None, (2, 2), (1, 1))
+    paths = [part.path for part in sl.anatomy(model)]
+    with sl.record(model, *paths) as seen:
+        model(x)
+    assert set(seen) == set(paths)
+
+
+@pytest.mark.parametrize("to", ["npz", "timm"])
+def test_no_other_format_takes_basic_units(tmp_path, to):
+    whole = sl.build("r26-vit-s32", unit="basic", units=(1, 1), size=32, classes=4, depth=1, patch=8)
+    sl.save(whole, tmp_path / "own.safetensors")
+    assert sl.load(tmp_path / "own.safetensors").config == whole.config
+    with pytest.raises(ValueError, match="bottleneck units"):
+        sl.save(whole, tmp_path / "model.npz", to=to)
+
+
 def test_config_speaks_of_pixels_and_plan_of_the_map():
     model = sl.build("r14-vit-micro8", classes=7, size=(64, 32), channels=4)
     assert (model.config.size, model.config.channels, model.config.classes) == ((64, 32), 4, 7)

@@ -34,7 +34,7 @@ def train(kind: str, parallel: str, out: Path, **changes):
     model = sl.build(MODELS[kind], classes=len(part.classes), size=16, **small)
     settings = {"lr": 1e-3, "batch": 16, "steps": 4, "log_every": 1, "eval_every": 2, "save_every": 3, "clip": 1.0,
                 "ema": 0.5, "weight_decay": 0.1, "augment": sl.data.Augment(mixup=0.2)}  # fmt: skip
-    settings |= {"masked-shards": {"task": "masked"}, "bit-muon": {"optimizer": "muon"}}.get(kind, {})
+    settings |= {"masked-shards": {"task": "masked"}, "bit-muon": {"optimizer": "muon", "lookahead": 2}}.get(kind, {})
     if kind == "lejepa":  # in one pass, and without mixup
         settings |= {"task": "lejepa", "augment": sl.data.Augment(repeats=2)}
         changes["micro"] = None

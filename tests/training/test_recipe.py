@@ -81,6 +81,7 @@ def test_settings_arrive_as_their_annotation_wants_them(setting, field, value):
         ("lr.x=1", "single value"),
         ("betas=0.9", r"betas is \(a number, a number\); got '0.9'"),
         ("sizes=0:16", r"sizes is a list such as \(\(a number, a whole number\), \.\.\.\)"),
+        ("sizes=16", r"sizes is a list such as \(\(a number, a whole number\), \.\.\.\); got"),
     ],
 )
 def test_a_wrong_setting_says_what_was_expected(setting, said):

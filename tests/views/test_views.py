@@ -194,7 +194,9 @@ def test_cells_become_alike_only_if_the_images_say_so(spreads, said):
     assert said in view_of(r).sentence(r)
 
 
-@pytest.mark.parametrize("name", ["vit-nano4", "bit-nano", "r8-vit-nano4", "conv-vit-nano4", "mixer-nano4"])
+@pytest.mark.parametrize(
+    "name", ["vit-nano4", "bit-nano", "r8-vit-nano4", "r6-vit-nano4", "conv-vit-nano4", "mixer-nano4"]
+)
 def test_every_layer_of_our_families_has_words_of_its_own(name):
     paths = [part.path for part in sl.anatomy(sl.build(name, classes=2))]
     words = [counted(path) for path in paths]

@@ -44,6 +44,8 @@ def no_published_vit(config: Config) -> str | None:
         return "this layout is for ViT and hybrid"
     if isinstance(config, HybridConfig) and config.stem != "7x7/2+pool":
         return f"the published hybrids have the 7x7 stem with pooling, not {config.stem}"
+    if isinstance(config, HybridConfig) and config.unit != "bottleneck":
+        return "the published hybrids have bottleneck units, not basic ones"
     return None
 
 

@@ -38,6 +38,16 @@ def test_long_runs_are_compiled_and_short_ones_are_not(tmp_path, compiler):
     assert not select("vit-micro4", steps=20_000, out=tmp_path, asked={"compile"})[0].compile
 
 
+def test_in_bfloat16_nothing_is_compiled(tmp_path, monkeypatch, compiler):
+    monkeypatch.setattr(execution, "computes_bfloat16", lambda: True)
+    for name in ("vit-micro4", "bit-basic"):
+        found, why = select(name, steps=20_000, out=tmp_path, precision="bfloat16")
+        assert (found.compile, why) == (False, "not compiled: in bfloat16 it is not known to pay off")
+    monkeypatch.setattr(execution, "computes_bfloat16", lambda: False)  # the run will be one in float32
+    found, why = select("bit-basic", steps=20_000, out=tmp_path, precision="bfloat16")
+    assert (found.compile, found.precision) == (True, "float32")
+
+
 def test_nothing_is_compiled_without_a_compiler_that_works(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     found, why = select("vit-micro4", steps=20_000, out=tmp_path)
