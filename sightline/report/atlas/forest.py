@@ -10,7 +10,7 @@ from sightline.studies.effects import decisive_effect, distance_to_bound
 
 WIDTH = 260  # of the plot of one effect
 LIMIT = 6.0  # half widths of an interval on either side of the bound; beyond, an arrow
-ROW, LABEL, PLOT = 18, 178, 190
+ROW, LABEL, PLOT = 26, 178, 190
 FULL = LABEL + PLOT + 6  # width of the plot of all claims
 LETTERS = 29  # that fit before the plot
 HUES = {"holds": "var(--yes)", "does not hold": "var(--no)", "undecided": "var(--open)"}
