@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 SHARED = {"__init__", "__main__", "race"}
-LONG = {"records", "eighty"}  # hours or a day of a core
+LONG = {"records", "eighty", "unlabeled"}  # trainings: minutes to a day of a core
 
 if __name__ == "__main__":
     for path in sorted(Path(__file__).parent.glob("*.py")):
