@@ -188,7 +188,8 @@ def _draw_box(image: Image.Image, found: Detections, i: int, names: tuple[str, .
 
 def _with_names(image: Image.Image, tints: dict[str, Color]) -> Image.Image:
     """The image, and below it the names of classes on their colors, in as many lines as it takes."""
-    font, places, x, y = _font(image), {}, 0, image.height
+    places: dict[str, tuple[int, int]] = {}
+    font, x, y = _font(image), 0, image.height
     line = _text_size("Ag", font)[1]
     for name in tints:
         width = _text_size(name, font)[0]
