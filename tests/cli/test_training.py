@@ -272,3 +272,8 @@ def test_a_recipe_s_own_batch_is_at_most_the_data(capsys, smoked, folders, tmp_p
     asked = (*how, "--set", "batch=32")
     main(["tune", str(folders / "two"), "--model", str(smoked), *asked, "--out", str(tmp_path / "asked")])
     assert sl.Run(tmp_path / "asked").about["plan"]["batch"] == 32
+
+
+def test_tune_refuses_a_live_model_by_its_reason(capsys, tmp_path):
+    said = run(capsys, "tune", "scenes/shape", "--model", "nets.py:small", "--out", tmp_path / "run", code=2)
+    assert "tune trains models of Sightline's own code" in said  # not "there is no file nets.py:small"
