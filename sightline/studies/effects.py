@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.evals.interval import FEWEST_GROUPS, ROUNDING, Part, error_over_groups, t95
+from sightline.evals.interval import FEWEST_GROUPS, Part, error_over_groups, t95
 from sightline.spec import legible
 
 State = Literal["holds", "does not hold", "undecided"]
@@ -149,7 +149,7 @@ def missing(what: str, **place: Any) -> Effect:
 
 def t_effect(what: str, value: float, error: float, freedom: int, **more: Any) -> Effect:
     """A value with its standard error as an effect, by Student's t; no error, or one of 0, gives no interval."""
-    half = t95(freedom) * error if error > ROUNDING * abs(value) else math.nan  # NaN is not above it either
+    half = t95(freedom) * error if error > 0 else math.nan  # NaN is not above 0 either
     found = Effect(what=what, value=value, low=value - half, high=value + half, **more)
     if not math.isfinite(half):
         return found

@@ -233,5 +233,5 @@ def test_quick_is_a_part_and_says_how_far_it_is(vit, data, tmp_path, capsys, mon
 def test_a_name_without_a_letter_is_of_both_models(tmp_path):
     models = [sl.build(name, classes=2) for name in ("vit-nano4", "bit-nano")]
     data = sl.dataset("scenes/shape", num=8, size=32)
-    rows = sl.compare(*models, data, tmp_path, only=["residual"])
+    rows = sl.compare(*models, data, tmp_path, only=["residual", "cka-pooled"])
     assert {row.name for row in rows} == {"residual-a", "residual-b", "cka-pooled"}

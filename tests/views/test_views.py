@@ -10,7 +10,7 @@ from sightline.spec import About, ModelId
 from sightline.views import table
 from sightline.views.similarity import layer_marks
 from sightline.views.table import VIEWS, view_of
-from sightline.views.view import Paper, View, counted, in_front, percent, said
+from sightline.views.view import Paper, View, counted, in_front, percent, with_interval
 from tests.views import makers
 
 EVERY = makers.every()
@@ -221,7 +221,7 @@ def test_paths_of_other_libraries_become_words_where_they_are_known(path, words)
 
 def test_an_interval_of_small_numbers_is_not_all_zeros():
     """As insertion minus deletion of an untrained model: 0.00 (0.00 to 0.00) says nothing."""
-    assert said(0.00076, (0.0004, 0.0011)) == "0.0008 (0.0004 to 0.0011)"
-    assert said(-0.002, (-0.004, 0.0)) == "-0.0020 (-0.0040 to 0.0000)"
-    assert said(0.0, (0.0, 0.0)) == "0.00 (0.00 to 0.00)"
-    assert said(1e-9, (0.0, 2e-9)) == "0.00 (0.00 to 0.00)"
+    assert with_interval(0.00076, (0.0004, 0.0011)) == "0.0008 (0.0004 to 0.0011)"
+    assert with_interval(-0.002, (-0.004, 0.0)) == "-0.0020 (-0.0040 to 0.0000)"
+    assert with_interval(0.0, (0.0, 0.0)) == "0.00 (0.00 to 0.00)"
+    assert with_interval(1e-9, (0.0, 2e-9)) == "0.00 (0.00 to 0.00)"
