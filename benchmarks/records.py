@@ -208,9 +208,10 @@ def draw(place: Place, path: Path) -> None:
             axes.plot(r["core_minutes"], 100 * r["test"]["plain"], "o", color=f"C{color}", markersize=5)
     race = place.results / "eighty.json"
     peers = json.loads(race.read_text())["curves"] if race.exists() else {}
-    for who in (who for who in peers if who != "ours" and peers[who]):
+    for who in (who for who in peers if peers[who]):
         minutes, accuracies = zip(*peers[who])
-        axes.plot(minutes, [100 * a for a in accuracies], "--", color="0.4", label=who)
+        tint, label = ("C0", "the same, a short schedule") if who == "ours" else ("0.4", who)
+        axes.plot(minutes, [100 * a for a in accuracies], "--", color=tint, label=label)
     for (minutes, accuracy, what), marker in zip((*BEFORE, AIRBENCH), "sd*"):
         axes.plot(minutes, 100 * accuracy, marker, color="0.4", label=what)
     axes.legend(frameon=False, fontsize=8)
